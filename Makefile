@@ -1,0 +1,45 @@
+# Everything starts from Python 3.11 (to 3.13) and make. Set PYTHON to choose another interpreter.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUNS := runs/quickstart
+
+.PHONY: quickstart test test-slow lint bench clean
+
+# Stamps stand for installed sets of packages; they are made anew when what is to be installed changes.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/core.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/test.stamp: $(VENV)/core.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
+	touch $@
+
+# SPACE from a shipped baseline that breaks the constraint, PCPO beside it, and a page that shows both.
+quickstart: $(VENV)/core.stamp
+	@rm -rf $(RUNS)
+	$(BIN)/spacerl train point-circle --algorithm space --baseline reward --combine joint --divergence-gradient direct \
+		--projection-kl-bound 0.005 --updates 80 --out $(RUNS)/space
+	$(BIN)/spacerl train point-circle --algorithm pcpo --updates 80 --out $(RUNS)/pcpo
+	$(BIN)/spacerl report $(RUNS)/space $(RUNS)/pcpo --out $(RUNS)/report.html --title "Quickstart: point circle"
+	@echo "Open $(RUNS)/report.html in a browser."
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: $(VENV)/core.stamp
+	$(BIN)/python benchmarks/speed.py
+
+clean:
+	rm -rf $(VENV) runs build dist *.egg-info src/*.egg-info

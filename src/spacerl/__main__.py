@@ -1,0 +1,3 @@
+from spacerl.cli import main
+
+main()

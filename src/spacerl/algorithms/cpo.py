@@ -1,0 +1,27 @@
+"""CPO: reward, trust region and one cost constraint solved together, then its line search."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from spacerl.algorithms.common import absent, line_search, reward_objective, stateless, unchanged
+from spacerl.core.steps import constrained_step
+from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs
+
+
+def cpo_proposal(inputs: StepInputs, objective_gradient: Array) -> Proposal:
+    """CPO's step for any objective gradient (P,), with the first (and only) cost."""
+    c = inputs.c[0]
+    x_g, x_c = inputs.solve(jnp.stack([objective_gradient, c]))
+    solution = constrained_step(objective_gradient, x_g, c, x_c, inputs.d[0], inputs.delta)
+    info = {"cpo_infeasible": solution.infeasible.astype(jnp.float32)}
+    return Proposal(solution.step, solution.recovering, info)
+
+
+def cpo(config) -> Algorithm:
+    def step(inputs: StepInputs, state) -> Proposal:
+        return cpo_proposal(inputs, inputs.g)
+
+    accept = line_search(reward_objective, True, config.backtrack_factor, config.backtrack_tries)
+    needs = Needs(cost=True, baseline=False, many_costs=False)
+    return Algorithm(needs, stateless, step, accept, unchanged, absent, absent)

@@ -1,0 +1,259 @@
+"""The `spacerl` command: parsing, printing, exit codes. Whatever is heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import Positional, arg, subcommand
+
+from spacerl.config import ALGORITHM_SUMMARIES, NEEDS_BASELINE, TASKS, InputError, RunConfig
+
+BAD_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
+
+
+@dataclasses.dataclass(frozen=True)
+class Train(RunConfig):
+    """Train a policy on a task and leave a run folder."""
+
+    task: Positional[str]  # type: ignore[misc]
+    """Task to learn; `spacerl tasks` lists them."""
+    out: Path | None = None
+    """Run folder to make; by default below runs/."""
+    quiet: bool = False
+    """No progress."""
+
+    def __call__(self) -> None:
+        from spacerl.training import train
+
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunConfig)}
+        result = train(settings.pop("task"), out=self.out, progress=not self.quiet, **settings)
+        print(f"run folder: {result.folder}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Continue a run exactly where its newest checkpoint left it."""
+
+    run: Positional[Path]
+    """Run folder."""
+    updates: int | None = None
+    """New total number of updates; by default the run's own."""
+    quiet: bool = False
+    """No progress."""
+
+    def __call__(self) -> None:
+        from spacerl.training import resume
+
+        result = resume(self.run, updates=self.updates, progress=not self.quiet)
+        print(f"run folder: {result.folder}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Play the newest policy of a run: J_R and every J_C with 95 % intervals."""
+
+    run: Positional[Path]
+    """Run folder."""
+    episodes: int = 1000
+    """Episodes to play, for the stochastic and for the deterministic policy each."""
+    seed: int = 1
+    """Seed of the episodes."""
+
+    def __call__(self) -> None:
+        from spacerl.library import evaluate
+
+        report = evaluate(self.run, episodes=self.episodes, seed=self.seed)
+        rows = []
+        for mode in ("stochastic", "deterministic"):
+            rows.append((mode, "J_R", report[mode]["J_R"], ""))
+            for name, cost in report[mode]["J_C"].items():
+                verdict = "within" if cost["mean"] <= cost["limit"] else "above"
+                rows.append(("", f"J_C {name}", cost, f"{verdict} h_C = {cost['limit']:g}"))
+        print_table(
+            f"{report['episodes']} episodes of {self.run}",
+            ("policy", "quantity", "mean", "95 % interval", "deviation", ""),
+            [
+                (mode, what, f"{v['mean']:.4f}", f"± {v['interval']:.4f}", f"{v['std']:.4f}", note)
+                for mode, what, v, note in rows
+            ],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """One self-contained HTML page about one or several runs."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Run folders, or folders of run folders."""
+    out: Path | None = None
+    """Page to write; by default report.html in the first folder."""
+    title: str | None = None
+    """Title of the page."""
+
+    def __call__(self) -> None:
+        from spacerl.reporting import write_report
+
+        if not self.runs:
+            raise InputError("no run folder was given: pass one or several")
+        missing = [run for run in self.runs if not run.exists()]
+        if missing:
+            raise InputError(
+                f"'{missing[0]}' does not exist: give a run folder, which is what `spacerl train --out` makes"
+            )
+        print(f"report: {write_report(list(self.runs), self.out or self.runs[0] / 'report.html', self.title)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tasks:
+    """List the tasks with their parameters."""
+
+    def __call__(self) -> None:
+        rows = [
+            (
+                name,
+                preset.summary,
+                f"{preset.cost_limit:g}",
+                f"{preset.rollout_length}",
+                f"{preset.batch_size:,}",
+                f"{preset.updates:,}",
+                "ready" if preset.available else "parameters only",
+            )
+            for name, preset in TASKS.items()
+        ]
+        print_table("tasks", ("task", "what it is", "h_C", "steps", "batch", "updates", "state"), rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithms:
+    """List the algorithms."""
+
+    def __call__(self) -> None:
+        rows = [(name, "yes" if name in NEEDS_BASELINE else "", text) for name, text in ALGORITHM_SUMMARIES.items()]
+        print_table("algorithms", ("algorithm", "needs pi_B", "what it does"), rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class BaselineMake:
+    """Train a baseline policy pi_B with PCPO at another threshold."""
+
+    task: Positional[str]
+    """Task."""
+    kind: str = "near"
+    """cost (J_C about 0), near (about h_C) or reward (above h_C)."""
+    out: Path | None = None
+    """Policy file to write; by default TASK-KIND.safetensors here."""
+    cost_limit: float | None = None
+    """Threshold to train at; by default a tenth, one or three times the task's h_C."""
+    updates: int = 60
+    """Policy updates."""
+    delta: float = 1e-2
+    """Trust-region radius."""
+    seed: int = 0
+    """Seed."""
+    quiet: bool = False
+    """No progress."""
+
+    def __call__(self) -> None:
+        from spacerl.baselines.making import make_baseline
+
+        out = self.out or Path(f"{self.task}-{self.kind}.safetensors")
+        facts = make_baseline(
+            self.task, self.kind, out, self.cost_limit, self.updates, self.delta, self.seed, not self.quiet
+        )
+        print(f"{out}: J_R {facts['J_R']:.3f}, J_C {facts['J_C']:.3f} (the task's h_C is {facts['task_h_C']:g})")
+
+
+@dataclasses.dataclass(frozen=True)
+class BaselineShow:
+    """Say what is known about baseline policies: those shipped for a task, or a policy file."""
+
+    which: Positional[str]
+    """Task, policy file or run folder."""
+
+    def __call__(self) -> None:
+        from spacerl.baselines import shipped
+        from spacerl.library import load_policy
+
+        files = shipped(self.which) if self.which in TASKS else {self.which: self.which}
+        if not files:
+            raise InputError(
+                f"no baseline is shipped for task '{self.which}': make one with `spacerl baseline make {self.which}`"
+            )
+        for name, path in files.items():
+            policy = load_policy(path)
+            size = policy.family.parameters  # type: ignore[union-attr]
+            facts = [("parameters", f"{size:,}"), *((key, str(value)) for key, value in policy.info.items())]
+            print_table(str(name), ("fact", "value"), facts)
+
+
+BaselineCommand = Annotated[BaselineMake, subcommand("make")] | Annotated[BaselineShow, subcommand("show")]
+
+
+@dataclasses.dataclass(frozen=True)
+class BaselineGroup:
+    """Make or show baseline policies."""
+
+    command: Annotated[BaselineCommand, arg(name="")]
+
+    def __call__(self) -> None:
+        self.command()
+
+
+Command = (
+    Annotated[Train, subcommand("train")]
+    | Annotated[Resume, subcommand("resume")]
+    | Annotated[Evaluate, subcommand("evaluate")]
+    | Annotated[Report, subcommand("report")]
+    | Annotated[Tasks, subcommand("tasks")]
+    | Annotated[Algorithms, subcommand("algorithms")]
+    | Annotated[BaselineGroup, subcommand("baseline")]
+)
+
+
+def print_table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, title=title, title_justify="left", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else 160
+    Console(width=width, highlight=False).print(table)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Exit codes: 0 done, 2 bad input, 3 stopped because numbers were not finite, 130 interrupted."""
+    description = "Reinforcement learning from a policy you already have, under constraints."
+    command: Any = tyro.cli(Command, prog="spacerl", description=description, args=arguments)  # type: ignore[arg-type]
+    _compile_once()
+    try:
+        command()
+    except (InputError, ValueError) as error:
+        fail(str(error), BAD_INPUT)
+    except KeyboardInterrupt:
+        fail("interrupted; the last state is saved, continue with `spacerl resume RUN`", INTERRUPTED)
+    except RuntimeError as error:
+        if type(error).__name__ != "RunStopped":
+            raise
+        fail(str(error), STOPPED)
+
+
+def fail(message: str, code: int) -> None:
+    print(f"spacerl: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _compile_once() -> None:
+    """Compiled programs are kept between commands; the variable is the user's to set differently."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "spacerl" / "jax"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1")
+
+
+if __name__ == "__main__":
+    main()

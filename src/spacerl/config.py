@@ -1,0 +1,321 @@
+"""One frozen record of a run, the paper's parameter table as presets, and the messages for bad input.
+
+No jax here: the command line must answer at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+
+class InputError(ValueError):
+    """Something the user gave cannot be used; one sentence says what, what is allowed, and the nearest match."""
+
+
+def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> InputError:
+    allowed = list(allowed)
+    near = difflib.get_close_matches(given, allowed, n=1, cutoff=0.4)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return InputError(f"unknown {kind} '{given}': allowed are {', '.join(allowed)}{hint}")
+
+
+ALGORITHM_SUMMARIES = {
+    "trpo": "trust-region step for reward; ignores costs and the baseline",
+    "cpo": "reward, trust region and one cost solved together, with line search",
+    "pcpo": "trust-region step, then projection onto the cost constraint",
+    "f-cpo": "CPO on reward minus a fixed weight times the divergence from the baseline",
+    "f-pcpo": "PCPO on reward minus a fixed weight times the divergence from the baseline",
+    "d-cpo": "f-CPO with a weight that follows a schedule",
+    "d-pcpo": "f-PCPO with a weight that follows a schedule",
+    "pretrain": "imitate the baseline until its reward is reached, then PCPO",
+    "space": "trust-region step, projection toward the baseline, projection onto the cost constraint",
+}
+NEEDS_BASELINE = ("f-cpo", "f-pcpo", "d-cpo", "d-pcpo", "pretrain", "space")
+ONE_COST_ONLY = ("cpo", "f-cpo", "d-cpo")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskPreset:
+    """One column of the paper's parameter table, with what its text says about networks and projections."""
+
+    summary: str
+    discount: float
+    gae_lambda: float
+    cost_gae_lambda: float
+    divergence_gae_lambda: float
+    delta: float
+    batch_size: int
+    rollout_length: int
+    cost_limit: float
+    divergence_threshold: float
+    updates: int
+    hidden: tuple[int, ...]
+    critic: Literal["neural", "linear"]
+    projection: Literal["kl", "l2"]
+    available: bool = False
+
+
+TASKS = {
+    "point-circle": TaskPreset(
+        "point robot rewarded for a wide circle, kept between two walls",
+        0.995, 0.95, 1.0, 0.95, 1e-4, 50_000, 50, 5.0, 5.0, 1000, (64, 32), "neural", "kl", True,
+    ),
+    "point-gather": TaskPreset(
+        "point robot collects green apples and must avoid red ones",
+        0.995, 0.95, 1.0, 0.95, 1e-4, 50_000, 15, 0.5, 3.0, 1200, (64, 32), "neural", "kl", True,
+    ),
+    "ant-circle": TaskPreset(
+        "MuJoCo ant rewarded for a wide circle, kept between two walls",
+        0.995, 0.95, 0.5, 0.95, 1e-4, 100_000, 500, 5.0, 5.0, 2500, (64, 32), "neural", "kl",
+    ),
+    "ant-gather": TaskPreset(
+        "MuJoCo ant collects green apples and must avoid red ones",
+        0.995, 0.95, 0.5, 0.95, 1e-4, 100_000, 500, 0.2, 3.0, 1500, (64, 32), "neural", "kl",
+    ),
+    "grid": TaskPreset(
+        "traffic lights of a road grid, no light red for more than 7 seconds",
+        0.999, 0.97, 0.5, 0.90, 1e-4, 10_000, 400, 0.0, 10.0, 200, (16, 16), "linear", "l2",
+    ),
+    "bottleneck": TaskPreset(
+        "autonomous vehicles in a traffic merge, no human slow for more than 10 seconds",
+        0.999, 0.97, 1.0, 0.90, 1e-4, 25_000, 500, 0.0, 10.0, 300, (50, 25), "linear", "l2",
+    ),
+    "car-racing": TaskPreset(
+        "race track from pixels, at most five uses of the brake",
+        0.990, 0.95, 1.0, 0.95, 5e-4, 10_000, 1000, 5.0, 5.0, 600, (32, 16), "neural", "kl",
+    ),
+}  # fmt: skip
+# A user's own environment: usual values, and a cost limit that only the user can know.
+OWN_ENVIRONMENT = TaskPreset(
+    "your own environment",
+    0.99, 0.95, 1.0, 0.95, 1e-2, 10_000, 1000, math.nan, 5.0, 100, (64, 64), "neural", "kl", True,
+)  # fmt: skip
+OWN_PREFIX = "own:"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run. None means: what the paper's table says for the task."""
+
+    task: str
+    """Task to learn; `spacerl tasks` lists them."""
+    algorithm: str = "space"
+    """Update rule; `spacerl algorithms` lists them."""
+    baseline: str | None = None
+    """Policy to learn from (pi_B): cost, reward or near (shipped with the task), a policy file, or a run folder."""
+    updates: int | None = None
+    """Policy updates."""
+    seed: int = 0
+    """Seed of everything random in the run."""
+
+    cost_limit: float | tuple[float, ...] | None = None
+    """Threshold h_C on the undiscounted episode cost: one number, or one per cost."""
+    delta: float | None = None
+    """Trust-region radius: mean KL of the reward step."""
+    batch_size: int | None = None
+    """Environment steps per update; whole episodes are collected until it is reached."""
+    rollout_length: int | None = None
+    """Time limit of an episode, in steps."""
+
+    discount: float | None = None
+    """Discount of the reward."""
+    cost_discount: float = 1.0
+    """Discount of the costs' advantages; J_C itself is never discounted."""
+    divergence_discount: float = 1.0
+    """Discount of the divergence's advantages; J_D itself is never discounted."""
+    gae_lambda: float | None = None
+    """GAE lambda of the reward."""
+    cost_gae_lambda: float | None = None
+    """GAE lambda of the costs."""
+    divergence_gae_lambda: float | None = None
+    """GAE lambda of the divergence."""
+    bootstrap_truncation: bool = False
+    """Take the critic's value over a time limit; the paper's code takes zero. A terminated episode never bootstraps."""
+
+    hidden: tuple[int, ...] | None = None
+    """Hidden layers of the policy, and of neural critics."""
+    initial_std: float = 1.0
+    """Standard deviation of a fresh Gaussian policy."""
+    critic: Literal["neural", "linear"] | None = None
+    """Value functions: a neural network, or ridge regression on features of observation and time."""
+    critic_kl: float = 0.01
+    """Neural critics: trust-region radius of their one natural-gradient step per update."""
+
+    cg_iterations: int = 10
+    """Conjugate-gradient iterations of each solve with the Fisher matrix."""
+    cg_damping: float = 1e-5
+    """Multiple of the identity added to the Fisher matrix."""
+    fisher_subsample: float = 0.2
+    """Share of the batch that estimates the Fisher matrix, as in the original CPO script; 1 takes all of it."""
+    backtrack_factor: float = 0.8
+    """Line search of TRPO, CPO and their variants: each try shrinks the step by this."""
+    backtrack_tries: int = 15
+    """Line search: tries before a step is dropped."""
+
+    projection: Literal["kl", "l2"] | None = None
+    """Metric of the projections: KL (the Fisher matrix of the reward step) or the 2-norm of the parameters."""
+    combine: Literal["printed", "sequential", "joint"] = "printed"
+    """SPACE: how the two corrections combine. printed: the paper's equation, both from the reward step, added;
+    sequential: the cost correction starts where the baseline's ended; joint: exact projection onto both."""
+    projection_kl_bound: float | None = None
+    """SPACE: most KL each projection may spend; None leaves them unbounded, as printed."""
+    divergence_gradient: Literal["full", "direct", "score"] = "full"
+    """Gradient of J_D: direct term, score term (effect through the states visited), or both."""
+    divergence_threshold: float | None = None
+    """SPACE: initial radius h_D around the baseline."""
+    threshold_rule: Literal["lemma", "fixed"] = "lemma"
+    """SPACE: how h_D moves: the paper's lemma, or not at all."""
+    threshold_constant: float = 10.0
+    """SPACE: the constant v of the lemma's rule h_D <- h_D + v (J_C - h_C)^2."""
+
+    divergence_weight: float = 1.0
+    """f- and d- variants: initial weight lambda of the divergence in the objective."""
+    weight_schedule: Literal["printed", "decay"] = "printed"
+    """d- variants: lambda <- lambda^beta as printed (which stays at 1), or lambda <- beta lambda."""
+    weight_decay: float = 0.95
+    """d- variants: beta."""
+    pretrain_tolerance: float = 0.05
+    """pretrain: imitation ends when J_R is within this fraction of the baseline's."""
+    pretrain_updates: int = 100_000
+    """pretrain: imitation ends after this many updates at the latest."""
+
+    checkpoint_every: int = 10
+    """Updates between checkpoints."""
+    keep_checkpoints: int = 3
+    """Newest checkpoints kept; older ones are removed."""
+
+    def resolved(self) -> RunConfig:
+        """The same run with every None of the task's preset filled in, checked; raises InputError."""
+        preset = preset_of(self.task)
+        filled = {
+            field.name: getattr(preset, field.name)
+            for field in dataclasses.fields(preset)
+            if field.name not in ("summary", "available") and getattr(self, field.name) is None
+        }
+        config = dataclasses.replace(self, **filled)
+        limits = config.cost_limit if isinstance(config.cost_limit, tuple | list) else (config.cost_limit,)
+        config = dataclasses.replace(config, cost_limit=tuple(limits), hidden=tuple(config.hidden))  # type: ignore[arg-type]
+        _check(config)
+        return config
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> RunConfig:
+        raw = json.loads(text)
+        known = {field.name for field in dataclasses.fields(RunConfig)}
+        for name in raw:
+            if name not in known:
+                raise unknown_name("config key", name, sorted(known))
+        tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+        return RunConfig(**tuples)
+
+
+def preset_of(task: str) -> TaskPreset:
+    if task.startswith(OWN_PREFIX):
+        return OWN_ENVIRONMENT
+    if task not in TASKS:
+        raise unknown_name("task", task, TASKS)
+    return TASKS[task]
+
+
+def _check(config: RunConfig) -> None:
+    if not preset_of(config.task).available:
+        ready = [name for name, preset in TASKS.items() if preset.available]
+        raise InputError(
+            f"task '{config.task}' has its parameters here but no environment yet: allowed are {', '.join(ready)}"
+        )
+    if config.algorithm not in ALGORITHM_SUMMARIES:
+        raise unknown_name("algorithm", config.algorithm, ALGORITHM_SUMMARIES)
+    if config.algorithm in NEEDS_BASELINE and config.baseline is None:
+        free = [name for name in ALGORITHM_SUMMARIES if name not in NEEDS_BASELINE]
+        raise InputError(
+            f"algorithm '{config.algorithm}' learns from a baseline and none was given: pass --baseline cost, reward "
+            f"or near, a policy file or a run folder, or take one that needs none ({', '.join(free)})"
+        )
+    limits = config.cost_limit if isinstance(config.cost_limit, tuple) else ()
+    if config.algorithm in ONE_COST_ONLY and len(limits) > 1:
+        raise InputError(
+            f"algorithm '{config.algorithm}' handles one cost and {len(limits)} limits were given: "
+            "pcpo, f-pcpo, d-pcpo and space handle several"
+        )
+    for limit in limits:
+        _require(_is_number(limit) and limit >= 0, "cost-limit", limit, "a finite number that is not negative")
+    for name, (test, allowed) in _RANGES.items():
+        value = getattr(config, name)
+        if value is not None:
+            _require(_is_number(value) and test(value), name.replace("_", "-"), value, allowed)
+    _require(
+        bool(config.hidden) and all(size > 0 for size in config.hidden or ()), "hidden", config.hidden, "positive sizes"
+    )
+    for name in _CHOICES:
+        allowed = _CHOICES[name]
+        if getattr(config, name) not in allowed:
+            raise unknown_name(name.replace("_", "-"), str(getattr(config, name)), allowed)
+
+
+_POSITIVE = (lambda x: x > 0, "a finite number above 0")
+_FRACTION = (lambda x: 0 < x <= 1, "a number above 0 and at most 1")
+_COUNT = (lambda x: x >= 1 and x == int(x), "a whole number of at least 1")
+_RANGES: dict[str, Any] = {
+    "updates": _COUNT,
+    "seed": (lambda x: 0 <= x < 2**31 and x == int(x), "a whole number from 0 to 2147483647"),
+    "delta": _POSITIVE,
+    "batch_size": _COUNT,
+    "rollout_length": _COUNT,
+    "discount": _FRACTION,
+    "cost_discount": _FRACTION,
+    "divergence_discount": _FRACTION,
+    "gae_lambda": (lambda x: 0 <= x <= 1, "a number from 0 to 1"),
+    "cost_gae_lambda": (lambda x: 0 <= x <= 1, "a number from 0 to 1"),
+    "divergence_gae_lambda": (lambda x: 0 <= x <= 1, "a number from 0 to 1"),
+    "initial_std": _POSITIVE,
+    "critic_kl": _POSITIVE,
+    "cg_iterations": _COUNT,
+    "cg_damping": (lambda x: x >= 0, "a finite number that is not negative"),
+    "fisher_subsample": _FRACTION,
+    "backtrack_factor": (lambda x: 0 < x < 1, "a number between 0 and 1"),
+    "backtrack_tries": _COUNT,
+    "projection_kl_bound": _POSITIVE,
+    "divergence_threshold": (lambda x: x >= 0, "a finite number that is not negative"),
+    "threshold_constant": (lambda x: x >= 0, "a finite number that is not negative"),
+    "divergence_weight": (lambda x: x >= 0, "a finite number that is not negative"),
+    "weight_decay": (lambda x: 0 < x < 1, "a number between 0 and 1"),
+    "pretrain_tolerance": (lambda x: 0 <= x < 1, "a number from 0 to below 1"),
+    "pretrain_updates": _COUNT,
+    "checkpoint_every": _COUNT,
+    "keep_checkpoints": _COUNT,
+}
+_CHOICES = {
+    "critic": ("neural", "linear"),
+    "projection": ("kl", "l2"),
+    "combine": ("printed", "sequential", "joint"),
+    "divergence_gradient": ("full", "direct", "score"),
+    "threshold_rule": ("lemma", "fixed"),
+    "weight_schedule": ("printed", "decay"),
+}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _require(holds: bool, name: str, given: Any, allowed: str) -> None:
+    if not holds:
+        raise InputError(f"{name} is {given!r}: allowed is {allowed}")
+
+
+def require_new_folder(out: Path) -> None:
+    """Nothing a user trained is overwritten."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(
+            f"output folder '{out}' exists and is not empty: give a new folder, or continue that run with "
+            f"`spacerl resume {out}`"
+        )

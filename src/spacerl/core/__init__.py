@@ -1,0 +1,1 @@
+"""Mathematics: pure functions on arrays. Imports jax and spacerl.types, nothing else."""

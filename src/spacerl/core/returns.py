@@ -1,0 +1,73 @@
+"""Returns and advantages of any per-step signal: reward, each cost, the divergence.
+
+Time-major arrays: T steps, N environments, S signals. An episode ends at step t where `terminated[t]` (nothing
+follows, value zero) or `truncated[t]` (a time limit; the value of the true next observation may be bootstrapped).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from spacerl.types import Array
+
+
+def advantages_and_returns(
+    signals: Array,  # (T, N, S)
+    values: Array,  # (T, N, S) critic at the observation acted on
+    bootstraps: Array,  # (T, N, S) value taken over a truncated end; zeros restore the original code's choice
+    terminated: Array,  # (T, N)
+    truncated: Array,  # (T, N)
+    discounts: Array,  # (S,)
+    lambdas: Array,  # (S,)
+) -> tuple[Array, Array]:
+    """GAE(lambda) and discounted returns, both (T, N, S), in one backward scan for all signals.
+
+    delta_t = x_t + gamma v_{t+1} - v_t;  A_t = delta_t + gamma lambda A_{t+1};  G_t = x_t + gamma G_{t+1},
+    where an end at t cuts the recursion and v_{t+1}, G_{t+1} become zero (terminated) or the bootstrap (truncated).
+    """
+    ended = (terminated | truncated)[..., None]
+    last = jnp.where(terminated[..., None], 0.0, bootstraps)
+
+    def backward(carry, step):
+        next_value, next_advantage, next_return = carry
+        x_t, v_t, last_t, ended_t = step
+        delta = x_t + discounts * jnp.where(ended_t, last_t, next_value) - v_t
+        advantage = delta + discounts * lambdas * jnp.where(ended_t, 0.0, next_advantage)
+        total = x_t + discounts * jnp.where(ended_t, last_t, next_return)
+        return (v_t, advantage, total), (advantage, total)
+
+    zeros = jnp.zeros_like(signals[0])
+    # A batch that stops in the middle of an episode is treated as truncated there, with the critic's own bootstrap.
+    start = (bootstraps[-1], zeros, bootstraps[-1])
+    _, (advantages, returns) = jax.lax.scan(backward, start, (signals, values, last, ended), reverse=True, unroll=5)
+    return advantages, returns
+
+
+def step_indices(terminated: Array, truncated: Array) -> Array:
+    """Step within its episode of every sample, (T, N) int32; every column begins an episode."""
+    ended = terminated | truncated
+
+    def forward(index, ended_t):
+        return jnp.where(ended_t, 0, index + 1), index
+
+    return jax.lax.scan(forward, jnp.zeros(ended.shape[1:], jnp.int32), ended)[1]
+
+
+def episode_sums(
+    signals: Array,  # (T, N, S)
+    index: Array,  # (T, N) step within the episode
+    valid: Array,  # (T, N)
+    discounts: Array,  # (S,)
+) -> tuple[Array, Array, Array]:
+    """Mean over episodes of the discounted sum from the episode's start, its standard error, and the mean length.
+
+    Every column begins with a reset, so the number of episodes is the number of valid first steps.
+    """
+    weight = valid[..., None] * discounts ** index[..., None].astype(signals.dtype)
+    episodes = jnp.maximum(jnp.sum(valid & (index == 0)), 1).astype(signals.dtype)
+    mean = jnp.sum(signals * weight, axis=(0, 1)) / episodes
+    # One episode a column in the usual case; with several, columns stay independent, so this remains a fair estimate.
+    column = jnp.sum(signals * weight, axis=0) / jnp.maximum(jnp.sum(valid & (index == 0), axis=0), 1)[:, None]
+    error = jnp.std(column, axis=0) / jnp.sqrt(column.shape[0])
+    return mean, error, jnp.sum(valid) / episodes

@@ -1,0 +1,199 @@
+"""Policy steps: closed-form solutions of small convex problems in parameter space.
+
+Everything is in one sign convention (see `spacerl.types`): steps s maximise g.s and keep n.s + v <= 0 for a constraint
+with normal n and value v at the current parameters. Degenerate input (zero or parallel gradients, infeasible or slack
+constraints) is handled with `where`, never with a branch, so that every step can be compiled and vmapped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spacerl.types import Array, StepInputs
+
+TINY = 1e-30  # below this a float32 squared length says nothing about a direction
+PARALLEL = 1e-5  # squared sine between two normals under which they count as parallel
+
+
+def natural_step(g: Array, x: Array, delta: Array) -> Array:
+    """argmax_s g.s subject to s^T F s / 2 <= delta, given x = F^-1 g: s = sqrt(2 delta / g.x) x (step 1 of SPACE)."""
+    q = jnp.dot(g, x)
+    return jnp.where(q > TINY, jnp.sqrt(2.0 * delta / jnp.where(q > TINY, q, 1.0)), 0.0) * x
+
+
+def metric_directions(inputs: StepInputs, normals: Array, projection: str) -> tuple[Array, Array]:
+    """x_g = F^-1 g, and L^-1 n for every row of `normals` (M, P): L = F for "kl", L = I for "l2".
+
+    One solve for all right-hand sides; the Fisher matrix of the reward step is the one of the projections.
+    """
+    if projection == "l2":
+        return inputs.solve(inputs.g[None])[0], normals
+    solved = inputs.solve(jnp.concatenate([inputs.g[None], normals]))
+    return solved[0], solved[1:]
+
+
+def capped_violation(violation: Array, normals: Array, directions: Array, inputs: StepInputs, bound: float) -> Array:
+    """The part of each violation (M,) that a projection spending at most `bound` of KL can remove on its own.
+
+    Projecting alone moves by (v / n.dir) dir and spends v^2 dir^T F dir / (2 (n.dir)^2).
+    """
+    reach = jnp.sum(normals * directions, axis=-1)
+    spend = jnp.sum(directions * inputs.fisher(directions), axis=-1)
+    return jnp.minimum(violation, reach * jnp.sqrt(2.0 * bound / jnp.maximum(spend, TINY)))
+
+
+def project(
+    point: Array,  # (P,) step so far, relative to the current parameters
+    normals: Array,  # (M, P)
+    directions: Array,  # (M, P) L^-1 normals
+    values: Array,  # (M,) constraint values at the current parameters
+    priority: tuple[int, ...] | None = None,
+    cap: Callable[[Array], Array] | None = None,
+) -> Array:
+    """Nearest point to `point` in the metric L with n.s + v <= 0 for every constraint. Returns the correction (P,)."""
+    violation = normals @ point + values
+    violation = violation if cap is None else cap(violation)
+    gram = normals @ directions.T
+    multipliers = halfspace_multipliers(0.5 * (gram + gram.T), violation, priority or (0,) * normals.shape[0])
+    return -(multipliers @ directions)
+
+
+def halfspace_multipliers(gram: Array, violation: Array, priority: tuple[int, ...]) -> Array:
+    """Multipliers nu (M,) of the exact projection onto an intersection of half-spaces: s = s_0 - sum nu_i L^-1 n_i.
+
+    `gram` (M, M) is n_i^T L^-1 n_j and `violation` (M,) the constraint values at s_0. The projection onto a polyhedron
+    is the nearest of the feasible projections onto the affine hulls of its faces, so all 2^M faces are tried (M is the
+    number of constraints: two or three). Where the intersection is empty, constraints of a lower `priority` number are
+    satisfied first, then the worst violation of the next level is made as small as possible. Constraints whose normal
+    vanishes cannot be influenced and are ignored.
+    """
+    scale = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0.0))
+    alive = scale > jnp.sqrt(TINY)
+    scale = jnp.where(alive, scale, 1.0)
+    unit_gram = gram / (scale[:, None] * scale[None, :])
+    distance = jnp.where(alive, violation / scale, 0.0)  # signed distance to each half-space, in the metric
+
+    faces = jnp.asarray(list(itertools.product([False, True], repeat=len(priority))))
+    candidate = jax.vmap(lambda face: _onto_face(unit_gram, distance, face & alive))(faces)
+    keep = candidate.regular
+    for level in sorted(set(priority)):
+        members = np.flatnonzero(np.asarray(priority) == level)
+        worst = jnp.max(jnp.maximum(candidate.residual[:, members], 0.0), axis=-1)
+        worst = jnp.where(keep, worst, jnp.inf)
+        least = jnp.min(worst)
+        keep &= worst <= least * (1.0 + 1e-5)
+    best = jnp.argmin(jnp.where(keep, candidate.squared_length, jnp.inf))
+    return candidate.multipliers[best] / scale
+
+
+class _Candidate(NamedTuple):
+    multipliers: Array  # (M,) for unit normals
+    residual: Array  # (M,) signed distance left, exactly zero on the face
+    squared_length: Array  # () of the correction
+    regular: Array  # () False where the face's normals are parallel
+
+
+def _onto_face(unit_gram: Array, distance: Array, face: Array) -> _Candidate:
+    """Projection onto the affine hull of one face, by a Cholesky factorisation unrolled over the few constraints."""
+    M = distance.shape[0]
+    both = face[:, None] & face[None, :]
+    matrix = jnp.where(both, unit_gram, jnp.eye(M, dtype=unit_gram.dtype))
+    rhs = jnp.where(face, distance, 0.0)
+    factor = [[jnp.zeros(()) for _ in range(M)] for _ in range(M)]
+    y: list[Array] = []
+    regular = jnp.array(True)
+    for i in range(M):
+        for j in range(i):
+            inner = sum((factor[i][k] * factor[j][k] for k in range(j)), jnp.zeros(()))
+            factor[i][j] = (matrix[i, j] - inner) / factor[j][j]
+        pivot = matrix[i, i] - sum((factor[i][k] ** 2 for k in range(i)), jnp.zeros(()))
+        regular &= pivot > PARALLEL
+        factor[i][i] = jnp.sqrt(jnp.maximum(pivot, PARALLEL))
+        y.append((rhs[i] - sum((factor[i][k] * y[k] for k in range(i)), jnp.zeros(()))) / factor[i][i])
+    nu: list[Array] = [jnp.zeros(())] * M
+    for i in reversed(range(M)):
+        nu[i] = (y[i] - sum((factor[k][i] * nu[k] for k in range(i + 1, M)), jnp.zeros(()))) / factor[i][i]
+    multipliers = jnp.where(face, jnp.stack(nu), 0.0)
+    # What float32 cannot tell from zero counts as zero: the two terms cancel where a constraint is just met.
+    rounding = 1e-6 * (jnp.abs(distance) + jnp.sum(jnp.abs(multipliers)))
+    residual = jnp.where(face, 0.0, distance - unit_gram @ multipliers)
+    residual = jnp.where(jnp.abs(residual) <= rounding, 0.0, residual)
+    return _Candidate(multipliers, residual, sum((v * v for v in y), jnp.zeros(())), regular)
+
+
+class ConstrainedStep(NamedTuple):
+    step: Array  # (P,)
+    infeasible: Array  # () no point of the trust region satisfies the constraint: pure recovery
+    recovering: Array  # () the constraint is violated now
+    multiplier: Array  # () of the trust region (lambda)
+
+
+def constrained_step(g: Array, x_g: Array, c: Array, x_c: Array, d: Array, delta: Array) -> ConstrainedStep:
+    """argmax_s g.s subject to c.s + d <= 0 and s^T F s / 2 <= delta (CPO), given x_g = F^-1 g and x_c = F^-1 c.
+
+    With q = g.x_g, r = g.x_c, s = c.x_c, the dual in the trust-region multiplier lam is
+      D_active(lam)   = A/(2 lam) + B lam/2 - r d/s   where r + lam d >= 0,  A = q - r^2/s,  B = 2 delta - d^2/s,
+      D_inactive(lam) = q/(2 lam) + delta lam         where r + lam d <= 0,
+    convex and continuous across lam_mid = -r/d; each piece is minimised on its interval and the lower one taken.
+    """
+    q, r, s = jnp.dot(g, x_g), jnp.dot(g, x_c), jnp.dot(c, x_c)
+    constant = s <= TINY  # the cost does not depend on the policy here: plain trust-region step
+    s_safe = jnp.where(constant, 1.0, s)
+    A, B = jnp.maximum(q - r * r / s_safe, 0.0), 2.0 * delta - d * d / s_safe
+    slack = constant | ((d <= 0.0) & (B <= 0.0))  # the whole trust region is feasible
+    infeasible = ~constant & (d > 0.0) & (B <= 0.0)
+
+    lam_mid = jnp.where(d == 0.0, jnp.inf, -r / jnp.where(d == 0.0, 1.0, d))
+    # Interval of lam where the constraint is active; at d = 0 it is active for every lam or for none.
+    low = jnp.where(d > 0.0, jnp.maximum(lam_mid, 0.0), 0.0)
+    high = jnp.where(d > 0.0, jnp.inf, lam_mid)
+    high = jnp.where(d == 0.0, jnp.where(r > 0.0, jnp.inf, -1.0), high)
+    active_lam = jnp.clip(jnp.sqrt(A / jnp.maximum(B, TINY)), low, jnp.maximum(high, low))
+    active_lam = jnp.maximum(active_lam, TINY)
+    inactive_low = jnp.where(d > 0.0, 0.0, jnp.where(d == 0.0, 0.0, jnp.maximum(lam_mid, 0.0)))
+    inactive_high = jnp.where(d > 0.0, lam_mid, jnp.where((d == 0.0) & (r > 0.0), -1.0, jnp.inf))
+    inactive_lam = jnp.clip(jnp.sqrt(q / (2.0 * delta)), inactive_low, jnp.maximum(inactive_high, inactive_low))
+    inactive_lam = jnp.maximum(inactive_lam, TINY)
+    dual_active = A / (2.0 * active_lam) + B * active_lam / 2.0 - r * d / s_safe
+    dual_inactive = q / (2.0 * inactive_lam) + delta * inactive_lam
+    dual_active = jnp.where(high > low, dual_active, jnp.inf)
+    dual_inactive = jnp.where(inactive_high > inactive_low, dual_inactive, jnp.inf)
+
+    # On the constraint: the part of x_g along its boundary, and the shortest way to it. Where g and c are parallel the
+    # first part is rounding noise, and the shortest way alone is optimal.
+    along = x_g - (r / s_safe) * x_c
+    on_boundary = jnp.where(A > 1e-6 * q, 1.0 / active_lam, 0.0) * along - (d / s_safe) * x_c
+    free = x_g / inactive_lam
+    recovery = -jnp.sqrt(2.0 * delta / s_safe) * x_c
+    use_active = dual_active <= dual_inactive
+    step = jnp.where(use_active, on_boundary, free)
+    step = jnp.where(slack, natural_step(g, x_g, delta), step)
+    step = jnp.where(infeasible, recovery, step)
+    multiplier = jnp.where(use_active & ~slack, active_lam, inactive_lam)
+    return ConstrainedStep(step, infeasible, ~slack & (d > 0.0), multiplier)
+
+
+def backtrack(accepts: Callable[[Array], Array], factor: float, tries: int) -> tuple[Array, Array]:
+    """Largest scale in {1, factor, factor^2, ...} that `accepts`, and whether one was found within `tries`.
+
+    Where none is accepted the scale is the smallest one tried.
+    """
+
+    def unfinished(carry):
+        attempt, _, found = carry
+        return (attempt < tries) & ~found
+
+    def attempt_next(carry):
+        attempt, _, _ = carry
+        scale = factor ** attempt.astype(jnp.float32)
+        return attempt + 1, scale, accepts(scale)
+
+    start = (jnp.array(0, jnp.int32), jnp.array(1.0), jnp.array(False))
+    _, scale, found = jax.lax.while_loop(unfinished, attempt_next, start)
+    return scale, found

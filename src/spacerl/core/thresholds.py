@@ -1,0 +1,28 @@
+"""How h_D and the weights of the f-/d- variants move from one update to the next."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from spacerl.types import Array
+
+
+def lemma_threshold(
+    h_D: Array, J_R: Array, J_C: Array, previous_J_R: Array, previous_J_C: Array, h_C: Array, v: float
+) -> Array:
+    """The paper's Lemma "Updating h_D": grow by v (J_C - h_C)^2 when a cost rose or the reward fell, else stay.
+
+    Comparisons with NaN (the first update has no predecessor) are false, so h_D^1 = h_D^0. With several costs the
+    squares add up: each constraint set must be reachable from the region around the baseline.
+    """
+    worse = jnp.any(J_C > previous_J_C) | (J_R < previous_J_R)
+    return jnp.where(worse, h_D + v * jnp.sum((J_C - h_C) ** 2), h_D)
+
+
+def next_weight(weight: Array, beta: float, schedule: str) -> Array:
+    """Weight of the divergence in the f- and d- variants.
+
+    "fixed" keeps it. "printed" is the paper's lambda <- lambda^beta, which never leaves 1 and always tends to 1.
+    "decay" is lambda <- beta lambda, the decay of the work the paper cites for it.
+    """
+    return {"fixed": lambda: weight, "printed": lambda: weight**beta, "decay": lambda: beta * weight}[schedule]()

@@ -1,0 +1,235 @@
+"""One policy update: Rollout -> Batch -> StepInputs -> the algorithm's step -> accept -> critics -> thresholds.
+
+Pure and compiled as one piece; `vmap` over the state runs several seeds in one program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from spacerl.core.batching import for_each
+from spacerl.core.fisher import conjugate_gradient, fisher_product
+from spacerl.core.returns import advantages_and_returns, episode_sums, step_indices
+from spacerl.critics import Critic
+from spacerl.policies import PolicyFamily
+from spacerl.types import Algorithm, Array, Batch, Evaluation, Metrics, Rollout, StepInputs, TrainState
+
+
+class Learner(NamedTuple):
+    """The fixed parts of a run that an update is made of."""
+
+    config: Any
+    family: PolicyFamily
+    algorithm: Algorithm
+    critic: Critic
+    cost_names: tuple[str, ...]
+
+
+def initial_state(learner: Learner, seed: Array, baseline_J_R: float | Array) -> TrainState:
+    key, policy_key, critic_key = jax.random.split(jax.random.PRNGKey(seed), 3)
+    state = TrainState(
+        theta=learner.family.init(policy_key),
+        critics=learner.critic.init(critic_key),
+        algorithm=learner.algorithm.init(len(learner.cost_names), baseline_J_R),  # type: ignore[arg-type]
+        key=key,
+        update=jnp.array(0, jnp.int32),
+        env_steps=jnp.array(0, jnp.uint32),
+        cumulative_violation=jnp.array(0.0),
+    )
+    # Without weak types a first state, a later one and a loaded one are the same to the compiler: it compiles once.
+    return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype), state)
+
+
+def digest(learner: Learner, critics: Any, rollout: Rollout, baseline_dist: Any) -> Batch:
+    """Advantages, critic targets and episode sums of a rollout, flattened to B = T * N samples."""
+    config, has_baseline = learner.config, baseline_dist is not None
+    divergence = [rollout.dist.kl(baseline_dist) * rollout.valid] if has_baseline else []
+    costs = [rollout.cost[..., k] for k in range(len(learner.cost_names))]
+    signals = jnp.stack([rollout.reward, *costs, *divergence], axis=-1)  # (T, N, S)
+    index = step_indices(rollout.terminated, rollout.truncated)
+    T, N, S = signals.shape
+
+    def per_signal(reward: float, cost: float, div: float) -> Array:
+        return jnp.array([reward] + [cost] * len(costs) + [div] * len(divergence))
+
+    discounts = per_signal(config.discount, config.cost_discount, config.divergence_discount)
+    lambdas = per_signal(config.gae_lambda, config.cost_gae_lambda, config.divergence_gae_lambda)
+    flat_obs = rollout.obs.reshape(T * N, *rollout.obs.shape[2:])
+    values = learner.critic.predict(critics, flat_obs, index.reshape(-1))  # (S, B)
+    bootstraps = jnp.zeros_like(signals)
+    if config.bootstrap_truncation:
+        following = rollout.next_obs.reshape(flat_obs.shape)
+        bootstraps = learner.critic.predict(critics, following, index.reshape(-1) + 1).T.reshape(T, N, S)
+    advantages, returns = advantages_and_returns(
+        signals, values.T.reshape(T, N, S), bootstraps, rollout.terminated, rollout.truncated, discounts, lambdas
+    )
+    # J_R is discounted; J_C and J_D are undiscounted sums, whatever discounts their advantages use.
+    sums, errors, length = episode_sums(signals, index, rollout.valid, per_signal(config.discount, 1.0, 1.0))
+    weight = rollout.valid.reshape(-1) / jnp.maximum(jnp.sum(rollout.valid), 1)
+    flat = advantages.reshape(T * N, S)
+    centred = flat - weight @ flat
+    flatten = jax.tree.map(lambda leaf: leaf.reshape(T * N, *leaf.shape[2:]), (rollout, baseline_dist))
+    samples, baseline = flatten
+    K = len(costs)
+    return Batch(
+        obs=flat_obs,
+        action=samples.action,
+        log_prob=samples.log_prob,
+        dist=samples.dist,
+        baseline_dist=baseline,
+        weight=weight,
+        step_index=index.reshape(-1),
+        reward_advantage=centred[:, 0],
+        cost_advantage=centred[:, 1 : K + 1],
+        divergence_advantage=centred[:, -1] if has_baseline else jnp.zeros(T * N),
+        targets=returns.reshape(T * N, S).T,
+        values=values,
+        J_R=sums[0],
+        J_C=sums[1 : K + 1],
+        J_D=sums[-1] if has_baseline else jnp.array(jnp.nan),
+        J_C_error=errors[1 : K + 1],
+        episode_length=length,
+    )
+
+
+def surrogates(learner: Learner, batch: Batch, dist: Any) -> Array:
+    """Per-episode surrogate objectives of a policy that acts by `dist` on the batch, (1 + K + 1,): J_R, each J_C, J_D.
+
+    Sample means times the mean episode length, so that their gradients are gradients of episode sums. The divergence
+    has two parts: the score term (which states are visited) and the direct term (what is done in them).
+    """
+    ratio = jnp.exp(dist.log_prob(batch.action) - batch.log_prob)
+    weighted = ratio * batch.weight
+    divergence = jnp.array(0.0)
+    if batch.baseline_dist is not None:
+        kind = learner.config.divergence_gradient
+        if kind in ("full", "score"):
+            divergence += weighted @ batch.divergence_advantage
+        if kind in ("full", "direct"):
+            divergence += batch.weight @ dist.kl(batch.baseline_dist)
+    parts = jnp.concatenate(
+        [(weighted @ batch.reward_advantage)[None], weighted @ batch.cost_advantage, divergence[None]]
+    )
+    return batch.episode_length * parts
+
+
+def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> Array:
+    """Gradients of all surrogates in theta, (1 + K + 1, P), from one pass through the policy."""
+    dist, pull_back = jax.vjp(lambda t: learner.family.apply(t, batch.obs), theta)
+    per_sample = jax.jacrev(lambda distribution: surrogates(learner, batch, distribution))(dist)
+    return for_each(lambda cotangent: pull_back(cotangent)[0], per_sample)
+
+
+def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array) -> StepInputs:
+    """The only place where gradients, constraint values and the Fisher matrix are put into the step's units."""
+    config, theta = learner.config, state.theta
+    gradients = surrogate_gradients(learner, batch, theta)
+    row_weight = batch.weight[rows] / jnp.maximum(jnp.sum(batch.weight[rows]), 1e-30)
+    subsample = batch.obs[rows]
+    product = fisher_product(lambda t: learner.family.apply(t, subsample), theta, row_weight, config.cg_damping)
+    return StepInputs(
+        g=gradients[0],
+        a=gradients[-1],
+        b=batch.J_D - learner.algorithm.threshold(state.algorithm),
+        c=gradients[1:-1],
+        d=batch.J_C - jnp.array(config.cost_limit),
+        solve=lambda rhs: conjugate_gradient(product, rhs, config.cg_iterations),
+        fisher=product,
+        delta=jnp.array(config.delta),
+    )
+
+
+def evaluator(learner: Learner, batch: Batch, theta: Array, step: Array) -> Callable[[Array], Evaluation]:
+    """scale -> how the surrogates and the KL change when theta moves by scale * step."""
+    now = surrogates(learner, batch, batch.dist)
+
+    def evaluate(scale: Array) -> Evaluation:
+        dist = learner.family.apply(theta + scale * step, batch.obs)
+        change = surrogates(learner, batch, dist) - now
+        kl = batch.weight @ batch.dist.kl(dist)
+        return Evaluation(change[0], change[1:-1], change[-1], kl)
+
+    return evaluate
+
+
+def update(learner: Learner, state: TrainState, rollout: Rollout, baseline_dist: Any) -> tuple[TrainState, Metrics]:
+    """One update from one rollout. Metrics describe the policy that collected it; kl is what the update then spent."""
+    config, algorithm = learner.config, learner.algorithm
+    key, rows_key = jax.random.split(state.key)
+    batch = digest(learner, state.critics, rollout, baseline_dist)
+    samples = batch.weight.shape[0]
+    rows = subsample_rows(rows_key, samples, config.fisher_subsample)
+    inputs = step_inputs(learner, batch, state, rows)
+    proposal = algorithm.step(inputs, state.algorithm)
+    evaluate = evaluator(learner, batch, state.theta, proposal.step)
+    scale = algorithm.accept(evaluate, inputs, proposal, state.algorithm)
+    theta = state.theta + scale * proposal.step
+    critics = learner.critic.fit(state.critics, batch.obs, batch.step_index, batch.targets, batch.weight, rows)
+    h_C = jnp.array(config.cost_limit)
+    violation = jnp.sum(jnp.maximum(batch.J_C - h_C, 0.0))
+    steps = state.env_steps + jnp.sum(rollout.valid).astype(jnp.uint32)
+    following = TrainState(
+        theta=theta,
+        critics=critics,
+        algorithm=algorithm.control(state.algorithm, batch.J_R, batch.J_C, h_C, batch.J_D),
+        key=key,
+        update=state.update + 1,
+        env_steps=steps,
+        cumulative_violation=state.cumulative_violation + violation,
+    )
+    metrics = {
+        **_cost_metrics(learner, batch, h_C),
+        "h_D": algorithm.threshold(state.algorithm),
+        "cumulative_violation": following.cumulative_violation,
+        "kl": evaluate(scale).kl,
+        "entropy": batch.weight @ batch.dist.entropy(),
+        "episode_length": batch.episode_length,
+        "step_scale": scale,
+        "divergence_weight": algorithm.weight(state.algorithm),
+        **_critic_metrics(learner, batch),
+        **proposal.info,
+        "finite": _finite(following, batch).astype(jnp.float32),
+    }
+    return following, metrics
+
+
+def subsample_rows(key: Array, samples: int, share: float) -> Array:
+    """Rows that estimate the Fisher matrices: all, or a share drawn with replacement (a permutation is a sort)."""
+    if share >= 1.0:
+        return jnp.arange(samples)
+    return jax.random.randint(key, (max(1, int(samples * share)),), 0, samples)
+
+
+def _cost_metrics(learner: Learner, batch: Batch, h_C: Array) -> Metrics:
+    """J_C and h_C of the most violated cost; with several, each one by name as well."""
+    worst = jnp.argmax(batch.J_C - h_C)
+    metrics = {
+        "J_R": batch.J_R,
+        "J_C": batch.J_C[worst],
+        "J_D": batch.J_D,
+        "h_C": h_C[worst],
+        "J_C_error": batch.J_C_error[worst],
+    }
+    if len(learner.cost_names) > 1:
+        for k, name in enumerate(learner.cost_names):
+            metrics |= {f"J_C_{name}": batch.J_C[k], f"h_C_{name}": h_C[k]}
+    return metrics
+
+
+def _critic_metrics(learner: Learner, batch: Batch) -> Metrics:
+    """Share of the returns' variance that each critic explained before its fit."""
+    error = (batch.targets - batch.values) ** 2 @ batch.weight
+    spread = (batch.targets - (batch.targets @ batch.weight)[:, None]) ** 2 @ batch.weight
+    explained = 1.0 - error / jnp.maximum(spread, 1e-12)
+    names = ["reward", *learner.cost_names, *(["divergence"] if batch.baseline_dist is not None else [])]
+    return {f"explained_{name}": explained[i] for i, name in enumerate(names)}
+
+
+def _finite(state: TrainState, batch: Batch) -> Array:
+    kept = [state.theta, *jax.tree.leaves(state.critics), batch.J_R, batch.J_C]
+    kept += [batch.J_D] if batch.baseline_dist is not None else []
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in kept]))
