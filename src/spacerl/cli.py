@@ -149,7 +149,7 @@ class BaselineMake:
     """Policy file to write; by default TASK-KIND.safetensors here."""
     cost_limit: float | None = None
     """Threshold to train at; by default a tenth, one or three times the task's h_C."""
-    updates: int = 60
+    updates: int = 150
     """Policy updates."""
     delta: float = 1e-2
     """Trust-region radius."""
