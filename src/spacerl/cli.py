@@ -36,6 +36,29 @@ class Train(RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class Sweep(RunConfig):
+    """Train several seeds, and several baselines, side by side in one compiled program."""
+
+    task: Positional[str]  # type: ignore[misc]
+    """Task to learn; `spacerl tasks` lists them."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Seeds; --seed is not used."""
+    baselines: tuple[str, ...] = ()
+    """Baselines, each with every seed; by default the one of --baseline."""
+    out: Path = Path("runs/sweep")
+    """Folder that gets a run folder per seed and baseline."""
+    quiet: bool = False
+    """No progress."""
+
+    def __call__(self) -> None:
+        from spacerl.sweep import sweep
+
+        config = RunConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(RunConfig)})
+        folders = sweep(config, self.seeds, self.baselines or (self.baseline,), self.out, not self.quiet)
+        print(f"{len(folders)} run folders below {self.out}")
+
+
+@dataclasses.dataclass(frozen=True)
 class Resume:
     """Continue a run exactly where its newest checkpoint left it."""
 
@@ -206,6 +229,7 @@ class BaselineGroup:
 
 Command = (
     Annotated[Train, subcommand("train")]
+    | Annotated[Sweep, subcommand("sweep")]
     | Annotated[Resume, subcommand("resume")]
     | Annotated[Evaluate, subcommand("evaluate")]
     | Annotated[Report, subcommand("report")]

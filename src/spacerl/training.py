@@ -199,7 +199,7 @@ def train(
     require_new_folder(out)
     target, summary = baseline_summary(parts)
     state = initial_state(parts.learner, config.seed, target)
-    folder = RunFolder.create(out, config, versions(_device()))
+    folder = RunFolder.create(out, config, versions(device_name()))
     if summary is not None:
         write_json(folder.path / "baseline.json", summary)
     save(parts, folder, state)
@@ -240,7 +240,7 @@ def run(parts: Parts, folder: RunFolder, state: TrainState, progress: bool) -> R
         try:
             while done < config.updates:  # type: ignore[operator]
                 following, metrics, collecting, updating = step(state)
-                row = metrics_row(done, following, metrics, collecting, updating)
+                row = metrics_row(done, int(following.env_steps), metrics, collecting, updating)
                 if not metrics["finite"]:
                     save(parts, folder, state)
                     raise RunStopped(
@@ -261,10 +261,10 @@ def run(parts: Parts, folder: RunFolder, state: TrainState, progress: bool) -> R
 
 
 def metrics_row(
-    done: int, state: TrainState, metrics: dict[str, Any], collecting: float, updating: float
+    done: int, env_steps: int, metrics: dict[str, Any], collecting: float, updating: float
 ) -> dict[str, float | int]:
     leading = ("J_R", "J_C", "J_D", "h_C", "h_D", "cumulative_violation", "kl", "entropy")
-    row: dict[str, float | int] = {"update": done, "env_steps": int(state.env_steps)}
+    row: dict[str, float | int] = {"update": done, "env_steps": env_steps}
     row |= {name: float(metrics[name]) for name in leading}
     row |= {"seconds_collect": collecting, "seconds_update": updating}
     return row | {name: float(metrics[name]) for name in metrics if name not in row and name != "finite"}
@@ -301,6 +301,6 @@ def default_folder(config: RunConfig) -> Path:
     return Path("runs") / stem
 
 
-def _device() -> str:
+def device_name() -> str:
     device = jax.devices()[0]
     return f"{device.platform} ({device.device_kind})"

@@ -1,0 +1,90 @@
+"""Time and memory of an update, as ratios measured in one run. `make bench` prints the table.
+
+    python benchmarks/speed.py [--task point-circle] [--repeats 15] [--lanes 5]
+
+Every figure is a median over repeats of a compiled program on fresh input. The ratio to the bare rollout is what to
+compare between machines; absolute times on shared machines are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+
+from spacerl.config import RunConfig
+from spacerl.sweep import lanes_program
+from spacerl.training import assemble, collect_step, device_name, fused_step
+from spacerl.update import initial_state
+
+SETTINGS = {
+    "trpo": {"algorithm": "trpo"},
+    "cpo": {"algorithm": "cpo"},
+    "pcpo": {"algorithm": "pcpo"},
+    "f-cpo": {"algorithm": "f-cpo", "baseline": "reward"},
+    "f-pcpo": {"algorithm": "f-pcpo", "baseline": "reward"},
+    "d-cpo": {"algorithm": "d-cpo", "baseline": "reward"},
+    "d-pcpo": {"algorithm": "d-pcpo", "baseline": "reward"},
+    "pretrain": {"algorithm": "pretrain", "baseline": "reward"},
+    "space (printed)": {"algorithm": "space", "baseline": "reward"},
+    "space (joint, direct, bounded)": {
+        "algorithm": "space",
+        "baseline": "reward",
+        "combine": "joint",
+        "divergence_gradient": "direct",
+        "projection_kl_bound": 0.005,
+    },
+}
+
+
+def seconds(program, arguments, repeats: int) -> tuple[float, float]:
+    """Median seconds of a run, and seconds of the first one, which compiles."""
+    started = time.perf_counter()
+    jax.block_until_ready(program(*arguments))
+    first = time.perf_counter() - started
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        jax.block_until_ready(program(*arguments))
+        times.append(time.perf_counter() - started)
+    return statistics.median(times), first
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--task", default="point-circle")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--lanes", type=int, default=5, help="seeds in one program; 0 leaves that part out")
+    parser.add_argument("--only", nargs="*", default=None)
+    options = parser.parse_args()
+    print(f"{options.task} at the paper's batch, {device_name()}, jax {jax.__version__}")
+    header = f"{'':32s} {'median':>10s} {'over rollout':>13s} {'first call':>11s}"
+    print(header)
+    for name, settings in SETTINGS.items():
+        if options.only and settings["algorithm"] not in options.only:
+            continue
+        parts = assemble(RunConfig(task=options.task, **settings))
+        theta = None if parts.baseline is None else parts.baseline.theta
+        state = initial_state(parts.learner, 0, 0.0)
+        # The rollout is timed beside every update, so that a busy machine slows both.
+        rollout, first = seconds(jax.jit(lambda s, p=parts: collect_step(p, s)), (state,), options.repeats)
+        print(f"{'bare rollout':32s} {1e3 * rollout:7.1f} ms {1.0:13.1f} {first:9.1f} s")
+        update, first = seconds(jax.jit(lambda s, t, p=parts: fused_step(p, s, t)), (state, theta), options.repeats)
+        print(f"{name:32s} {1e3 * update:7.1f} ms {update / rollout:13.1f} {first:9.1f} s")
+        if options.lanes and "space" in name:
+            seeds = jnp.arange(options.lanes)
+            states = jax.vmap(lambda seed, p=parts: initial_state(p.learner, seed, 0.0))(seeds)
+            thetas = None if theta is None else jnp.stack([theta] * options.lanes)
+            lanes, first = seconds(lanes_program(parts), (states, thetas), max(3, options.repeats // 3))
+            label = f"  {options.lanes} seeds, one program"
+            print(f"{label:32s} {1e3 * lanes:7.1f} ms {lanes / update:10.2f} x1 {first:9.1f} s")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"peak memory of this process: {peak:.2f} GiB")
+
+
+if __name__ == "__main__":
+    main()
