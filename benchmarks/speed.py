@@ -41,17 +41,22 @@ SETTINGS = {
 }
 
 
-def seconds(program, arguments, repeats: int) -> tuple[float, float]:
-    """Median seconds of a run, and seconds of the first one, which compiles."""
+def first_call(program, arguments) -> float:
+    """Seconds of the first run, which compiles."""
     started = time.perf_counter()
     jax.block_until_ready(program(*arguments))
-    first = time.perf_counter() - started
-    times = []
+    return time.perf_counter() - started
+
+
+def side_by_side(programs, repeats: int) -> list[float]:
+    """Median seconds of each (program, arguments), run in turns so that a busy machine slows all of them alike."""
+    times = [[] for _ in programs]
     for _ in range(repeats):
-        started = time.perf_counter()
-        jax.block_until_ready(program(*arguments))
-        times.append(time.perf_counter() - started)
-    return statistics.median(times), first
+        for record, (program, arguments) in zip(times, programs, strict=True):
+            started = time.perf_counter()
+            jax.block_until_ready(program(*arguments))
+            record.append(time.perf_counter() - started)
+    return [statistics.median(record) for record in times]
 
 
 def main() -> None:
@@ -70,18 +75,21 @@ def main() -> None:
         parts = assemble(RunConfig(task=options.task, **settings))
         theta = None if parts.baseline is None else parts.baseline.theta
         state = initial_state(parts.learner, 0, 0.0)
-        # The rollout is timed beside every update, so that a busy machine slows both.
-        rollout, first = seconds(jax.jit(lambda s, p=parts: collect_step(p, s)), (state,), options.repeats)
-        print(f"{'bare rollout':32s} {1e3 * rollout:7.1f} ms {1.0:13.1f} {first:9.1f} s")
-        update, first = seconds(jax.jit(lambda s, t, p=parts: fused_step(p, s, t)), (state, theta), options.repeats)
-        print(f"{name:32s} {1e3 * update:7.1f} ms {update / rollout:13.1f} {first:9.1f} s")
+        rollout = (jax.jit(lambda s, p=parts: collect_step(p, s)), (state,))
+        update = (jax.jit(lambda s, t, p=parts: fused_step(p, s, t)), (state, theta))
+        firsts = [first_call(*rollout), first_call(*update)]
+        medians = side_by_side([rollout, update], options.repeats)
+        print(f"{'bare rollout':32s} {1e3 * medians[0]:7.1f} ms {1.0:13.1f} {firsts[0]:9.1f} s")
+        print(f"{name:32s} {1e3 * medians[1]:7.1f} ms {medians[1] / medians[0]:13.1f} {firsts[1]:9.1f} s")
         if options.lanes and "space" in name:
             seeds = jnp.arange(options.lanes)
             states = jax.vmap(lambda seed, p=parts: initial_state(p.learner, seed, 0.0))(seeds)
             thetas = None if theta is None else jnp.stack([theta] * options.lanes)
-            lanes, first = seconds(lanes_program(parts), (states, thetas), max(3, options.repeats // 3))
+            lanes = (lanes_program(parts), (states, thetas))
+            first = first_call(*lanes)
+            one, several = side_by_side([update, lanes], max(3, options.repeats // 3))
             label = f"  {options.lanes} seeds, one program"
-            print(f"{label:32s} {1e3 * lanes:7.1f} ms {lanes / update:10.2f} x1 {first:9.1f} s")
+            print(f"{label:32s} {1e3 * several:7.1f} ms {several / one:9.2f} x 1 {first:9.1f} s")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"peak memory of this process: {peak:.2f} GiB")
 

@@ -132,6 +132,28 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True)
+class Reproduce:
+    """Run a comparison of the paper: every algorithm on a task, with every kind of baseline."""
+
+    experiment: Positional[str]
+    """point-circle or point-gather."""
+    out: Path = Path("runs/reproduce")
+    """Folder that gets a folder per setting."""
+    updates: int = 300
+    """Policy updates of each run."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Seeds."""
+    jobs: int = 1
+    """Settings at a time; each is a process of its own."""
+
+    def __call__(self) -> None:
+        from spacerl.reproduce import reproduce
+
+        reproduce(self.experiment, self.out, self.updates, self.seeds, self.jobs)
+        print(f"runs below {self.out}; look at them with `spacerl report {self.out}`")
+
+
+@dataclasses.dataclass(frozen=True)
 class Tasks:
     """List the tasks with their parameters."""
 
@@ -233,6 +255,7 @@ Command = (
     | Annotated[Resume, subcommand("resume")]
     | Annotated[Evaluate, subcommand("evaluate")]
     | Annotated[Report, subcommand("report")]
+    | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Tasks, subcommand("tasks")]
     | Annotated[Algorithms, subcommand("algorithms")]
     | Annotated[BaselineGroup, subcommand("baseline")]
