@@ -21,8 +21,7 @@ $(VENV)/test.stamp: $(VENV)/core.stamp
 # SPACE from a shipped baseline that breaks the constraint, PCPO beside it, and a page that shows both.
 quickstart: $(VENV)/core.stamp
 	@rm -rf $(RUNS)
-	$(BIN)/spacerl train point-circle --algorithm space --baseline reward --combine joint --divergence-gradient direct \
-		--projection-kl-bound 0.005 --updates 80 --out $(RUNS)/space
+	$(BIN)/spacerl train point-circle --algorithm space --baseline reward --updates 80 --out $(RUNS)/space
 	$(BIN)/spacerl train point-circle --algorithm pcpo --updates 80 --out $(RUNS)/pcpo
 	$(BIN)/spacerl report $(RUNS)/space $(RUNS)/pcpo --out $(RUNS)/report.html --title "Quickstart: point circle"
 	@echo "Open $(RUNS)/report.html in a browser."

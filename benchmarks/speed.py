@@ -30,14 +30,8 @@ SETTINGS = {
     "d-cpo": {"algorithm": "d-cpo", "baseline": "reward"},
     "d-pcpo": {"algorithm": "d-pcpo", "baseline": "reward"},
     "pretrain": {"algorithm": "pretrain", "baseline": "reward"},
-    "space (printed)": {"algorithm": "space", "baseline": "reward"},
-    "space (joint, direct, bounded)": {
-        "algorithm": "space",
-        "baseline": "reward",
-        "combine": "joint",
-        "divergence_gradient": "direct",
-        "projection_kl_bound": 0.005,
-    },
+    "space (printed)": {"algorithm": "space", "baseline": "reward", "combine": "printed"},
+    "space (guarded)": {"algorithm": "space", "baseline": "reward"},
 }
 
 

@@ -160,19 +160,33 @@ class RunConfig:
 
     projection: Literal["kl", "l2"] | None = None
     """Metric of the projections: KL (the Fisher matrix of the reward step) or the 2-norm of the parameters."""
-    combine: Literal["printed", "sequential", "joint"] = "printed"
+    combine: Literal["printed", "sequential", "joint", "guarded"] = "guarded"
     """SPACE: how the two corrections combine. printed: the paper's equation, both from the reward step, added;
-    sequential: the cost correction starts where the baseline's ended; joint: exact projection onto both."""
+    sequential: the cost correction starts where the baseline's ended; joint: exact projection onto both;
+    guarded: joint, with a cost margin, and the baseline followed only as far as it pays (docs/theory.md)."""
     projection_kl_bound: float | None = None
     """SPACE: most KL each projection may spend; None leaves them unbounded, as printed."""
-    divergence_gradient: Literal["full", "direct", "score"] = "full"
-    """Gradient of J_D: direct term, score term (effect through the states visited), or both."""
+    divergence_gradient: Literal["full", "direct", "score"] | None = None
+    """Gradient of J_D: direct term, score term (effect through the states visited), or both (full).
+    None: direct for SPACE's guarded form, full for everything else."""
     divergence_threshold: float | None = None
     """SPACE: initial radius h_D around the baseline."""
     threshold_rule: Literal["lemma", "fixed"] = "lemma"
     """SPACE: how h_D moves: the paper's lemma, or not at all."""
     threshold_constant: float = 10.0
     """SPACE: the constant v of the lemma's rule h_D <- h_D + v (J_C - h_C)^2."""
+
+    pull_kl: float = 0.02
+    """SPACE, guarded: KL the first pull toward the baseline may spend; later ones follow what the pulls deliver."""
+    pull_kl_max: float = 0.05
+    """SPACE, guarded: most KL any pull may spend."""
+    cost_margin: float = 0.5
+    """SPACE, guarded: safety margin below h_C, in standard errors of J_C."""
+    margin_rate: float = 0.1
+    """SPACE, guarded: rate at which the margin learns how much cost its predictions leave out."""
+
+    promise_rate: float = 0.3
+    """SPACE, guarded: rate at which promised and measured gains of the pulls are averaged."""
 
     divergence_weight: float = 1.0
     """f- and d- variants: initial weight lambda of the divergence in the objective."""
@@ -198,6 +212,9 @@ class RunConfig:
             for field in dataclasses.fields(preset)
             if field.name not in ("summary", "available") and getattr(self, field.name) is None
         }
+        if self.divergence_gradient is None:
+            guarded = self.algorithm == "space" and self.combine == "guarded"
+            filled["divergence_gradient"] = "direct" if guarded else "full"
         config = dataclasses.replace(self, **filled)
         limits = config.cost_limit if isinstance(config.cost_limit, tuple | list) else (config.cost_limit,)
         config = dataclasses.replace(config, cost_limit=tuple(limits), hidden=tuple(config.hidden))  # type: ignore[arg-type]
@@ -284,6 +301,11 @@ _RANGES: dict[str, Any] = {
     "backtrack_factor": (lambda x: 0 < x < 1, "a number between 0 and 1"),
     "backtrack_tries": _COUNT,
     "projection_kl_bound": _POSITIVE,
+    "pull_kl": _POSITIVE,
+    "pull_kl_max": _POSITIVE,
+    "cost_margin": (lambda x: x >= 0, "a finite number that is not negative"),
+    "margin_rate": _FRACTION,
+    "promise_rate": _FRACTION,
     "divergence_threshold": (lambda x: x >= 0, "a finite number that is not negative"),
     "threshold_constant": (lambda x: x >= 0, "a finite number that is not negative"),
     "divergence_weight": (lambda x: x >= 0, "a finite number that is not negative"),
@@ -296,7 +318,7 @@ _RANGES: dict[str, Any] = {
 _CHOICES = {
     "critic": ("neural", "linear"),
     "projection": ("kl", "l2"),
-    "combine": ("printed", "sequential", "joint"),
+    "combine": ("printed", "sequential", "joint", "guarded"),
     "divergence_gradient": ("full", "direct", "score"),
     "threshold_rule": ("lemma", "fixed"),
     "weight_schedule": ("printed", "decay"),

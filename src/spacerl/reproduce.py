@@ -46,12 +46,13 @@ def _point_settings() -> list[Setting]:
     space = [
         Setting(f"space-{name}", ("--algorithm", "space", *options), KINDS)
         for name, options in (
-            ("printed", ()),
-            ("printed-l2", ("--projection", "l2")),
-            ("printed-fixed", ("--threshold-rule", "fixed")),
+            ("printed", ("--combine", "printed")),
+            ("printed-l2", ("--combine", "printed", "--projection", "l2")),
+            ("printed-fixed", ("--combine", "printed", "--threshold-rule", "fixed")),
             ("sequential", ("--combine", "sequential")),
             ("joint", ("--combine", "joint")),
             ("joint-bounded", ("--combine", "joint", *BOUNDED)),
+            ("guarded", ("--combine", "guarded")),
         )
     ]
     return alone + guided + space

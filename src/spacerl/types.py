@@ -103,6 +103,7 @@ class StepInputs(NamedTuple):
     solve: Callable[[Array], Array]  # (M, P) -> (M, P), applies F^-1 to each row
     fisher: Callable[[Array], Array]  # (M, P) -> (M, P), applies F to each row
     delta: Array  # () trust-region radius
+    d_error: Array | float = 0.0  # (K,) standard error of d over the batch's episodes
 
 
 class Evaluation(NamedTuple):
@@ -120,6 +121,7 @@ class Proposal(NamedTuple):
     step: Array  # (P,)
     recovering: Array  # () True where the step repairs a violation and need not improve the objective
     info: dict[str, Array]  # metrics of the step
+    memory: Any = None  # state with what the step wants `control` to know; None: the state it was given
 
 
 class Needs(NamedTuple):

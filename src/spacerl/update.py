@@ -71,7 +71,7 @@ def digest(learner: Learner, critics: Any, rollout: Rollout, baseline_dist: Any)
     sums, errors, length = episode_sums(signals, index, rollout.valid, per_signal(config.discount, 1.0, 1.0))
     weight = rollout.valid.reshape(-1) / jnp.maximum(jnp.sum(rollout.valid), 1)
     flat = advantages.reshape(T * N, S)
-    centred = flat - weight @ flat
+    centred = without_rounding(flat - weight @ flat, weight, returns.reshape(T * N, S))
     flatten = jax.tree.map(lambda leaf: leaf.reshape(T * N, *leaf.shape[2:]), (rollout, baseline_dist))
     samples, baseline = flatten
     K = len(costs)
@@ -94,6 +94,17 @@ def digest(learner: Learner, critics: Any, rollout: Rollout, baseline_dist: Any)
         J_C_error=errors[1 : K + 1],
         episode_length=length,
     )
+
+
+def without_rounding(centred: Array, weight: Array, returns: Array) -> Array:
+    """Advantages (B, S) whose spread is no more than the rounding of their returns, set to zero.
+
+    A signal that no action changes has none, and what float32 leaves of it is not a direction: a projection would
+    divide by its tiny square and jump.
+    """
+    spread = jnp.sqrt(weight @ centred**2)
+    size = jnp.max(jnp.abs(returns), axis=0)
+    return jnp.where(spread > 1e-6 * size, centred, 0.0)
 
 
 def surrogates(learner: Learner, batch: Batch, dist: Any) -> Array:
@@ -140,6 +151,7 @@ def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array) 
         solve=lambda rhs: conjugate_gradient(product, rhs, config.cg_iterations),
         fisher=product,
         delta=jnp.array(config.delta),
+        d_error=batch.J_C_error,
     )
 
 
@@ -172,10 +184,11 @@ def update(learner: Learner, state: TrainState, rollout: Rollout, baseline_dist:
     h_C = jnp.array(config.cost_limit)
     violation = jnp.sum(jnp.maximum(batch.J_C - h_C, 0.0))
     steps = state.env_steps + jnp.sum(rollout.valid).astype(jnp.uint32)
+    remembered = state.algorithm if proposal.memory is None else proposal.memory
     following = TrainState(
         theta=theta,
         critics=critics,
-        algorithm=algorithm.control(state.algorithm, batch.J_R, batch.J_C, h_C, batch.J_D),
+        algorithm=algorithm.control(remembered, batch.J_R, batch.J_C, h_C, batch.J_D),
         key=key,
         update=state.update + 1,
         env_steps=steps,

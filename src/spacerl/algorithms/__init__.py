@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spacerl.algorithms.cpo import cpo
+from spacerl.algorithms.guarded import guarded
 from spacerl.algorithms.pcpo import pcpo
 from spacerl.algorithms.pretrain import pretrain
 from spacerl.algorithms.space import space
@@ -24,4 +25,6 @@ ALGORITHMS = {
 
 
 def make_algorithm(config) -> Algorithm:
+    if config.algorithm == "space" and config.combine == "guarded":
+        return guarded(config)
     return ALGORITHMS[config.algorithm](config)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from spacerl.algorithms.common import absent, take_full_step
-from spacerl.core.steps import capped_violation, metric_directions, natural_step, project
+from spacerl.core.steps import metric_directions, natural_step, project, within_kl
 from spacerl.core.thresholds import lemma_threshold
 from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs
 
@@ -36,10 +36,9 @@ def space(config) -> Algorithm:
         cost, toward = slice(0, -1), slice(-1, None)
 
         def projection(point: Array, which: slice, priority: tuple[int, ...] | None = None) -> Array:
-            n, dirs = normals[which], directions[which]
+            correction = project(point, normals[which], directions[which], values[which], priority)
             bound = config.projection_kl_bound
-            cap = None if bound is None else lambda v: capped_violation(v, n, dirs, inputs, bound)
-            return project(point, n, dirs, values[which], priority, cap)
+            return correction if bound is None else within_kl(correction, inputs, bound)
 
         ascent = natural_step(inputs.g, x_g, inputs.delta)
         if config.combine == "joint":

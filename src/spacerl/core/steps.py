@@ -38,14 +38,10 @@ def metric_directions(inputs: StepInputs, normals: Array, projection: str) -> tu
     return solved[0], solved[1:]
 
 
-def capped_violation(violation: Array, normals: Array, directions: Array, inputs: StepInputs, bound: float) -> Array:
-    """The part of each violation (M,) that a projection spending at most `bound` of KL can remove on its own.
-
-    Projecting alone moves by (v / n.dir) dir and spends v^2 dir^T F dir / (2 (n.dir)^2).
-    """
-    reach = jnp.sum(normals * directions, axis=-1)
-    spend = jnp.sum(directions * inputs.fisher(directions), axis=-1)
-    return jnp.minimum(violation, reach * jnp.sqrt(2.0 * bound / jnp.maximum(spend, TINY)))
+def within_kl(step: Array, inputs: StepInputs, bound: Array | float) -> Array:
+    """`step` (P,) shortened, where it must be, so that it spends at most `bound` of KL: s^T F s / 2 <= bound."""
+    spent = 0.5 * jnp.dot(step, inputs.fisher(step[None])[0])
+    return step * jnp.minimum(1.0, jnp.sqrt(bound / jnp.maximum(spent, TINY)))
 
 
 def project(
@@ -54,11 +50,9 @@ def project(
     directions: Array,  # (M, P) L^-1 normals
     values: Array,  # (M,) constraint values at the current parameters
     priority: tuple[int, ...] | None = None,
-    cap: Callable[[Array], Array] | None = None,
 ) -> Array:
     """Nearest point to `point` in the metric L with n.s + v <= 0 for every constraint. Returns the correction (P,)."""
     violation = normals @ point + values
-    violation = violation if cap is None else cap(violation)
     gram = normals @ directions.T
     multipliers = halfspace_multipliers(0.5 * (gram + gram.T), violation, priority or (0,) * normals.shape[0])
     return -(multipliers @ directions)
@@ -84,10 +78,10 @@ def halfspace_multipliers(gram: Array, violation: Array, priority: tuple[int, ..
     keep = candidate.regular
     for level in sorted(set(priority)):
         members = np.flatnonzero(np.asarray(priority) == level)
-        worst = jnp.max(jnp.maximum(candidate.residual[:, members], 0.0), axis=-1)
-        worst = jnp.where(keep, worst, jnp.inf)
-        least = jnp.min(worst)
-        keep &= worst <= least * (1.0 + 1e-5)
+        residual, rounding = candidate.residual[:, members], candidate.rounding[:, members]
+        worst = jnp.where(keep, jnp.maximum(jnp.max(residual, axis=-1), 0.0), jnp.inf)
+        doubt = jnp.take_along_axis(rounding, jnp.argmax(residual, axis=-1)[:, None], axis=-1)[:, 0]
+        keep &= worst - doubt <= jnp.min(worst + doubt)  # not worse for certain
     best = jnp.argmin(jnp.where(keep, candidate.squared_length, jnp.inf))
     return candidate.multipliers[best] / scale
 
@@ -95,6 +89,7 @@ def halfspace_multipliers(gram: Array, violation: Array, priority: tuple[int, ..
 class _Candidate(NamedTuple):
     multipliers: Array  # (M,) for unit normals
     residual: Array  # (M,) signed distance left, exactly zero on the face
+    rounding: Array  # (M,) what float32 cannot tell from zero in it
     squared_length: Array  # () of the correction
     regular: Array  # () False where the face's normals are parallel
 
@@ -120,11 +115,11 @@ def _onto_face(unit_gram: Array, distance: Array, face: Array) -> _Candidate:
     for i in reversed(range(M)):
         nu[i] = (y[i] - sum((factor[k][i] * nu[k] for k in range(i + 1, M)), jnp.zeros(()))) / factor[i][i]
     multipliers = jnp.where(face, jnp.stack(nu), 0.0)
-    # What float32 cannot tell from zero counts as zero: the two terms cancel where a constraint is just met.
-    rounding = 1e-6 * (jnp.abs(distance) + jnp.sum(jnp.abs(multipliers)))
+    # The two terms of a residual cancel where a constraint is just met; what float32 leaves there counts as zero.
+    rounding = 2e-6 * (jnp.abs(distance) + jnp.sum(jnp.abs(multipliers)))
     residual = jnp.where(face, 0.0, distance - unit_gram @ multipliers)
     residual = jnp.where(jnp.abs(residual) <= rounding, 0.0, residual)
-    return _Candidate(multipliers, residual, sum((v * v for v in y), jnp.zeros(())), regular)
+    return _Candidate(multipliers, residual, rounding, sum((v * v for v in y), jnp.zeros(())), regular)
 
 
 class ConstrainedStep(NamedTuple):
@@ -145,7 +140,10 @@ def constrained_step(g: Array, x_g: Array, c: Array, x_c: Array, d: Array, delta
     q, r, s = jnp.dot(g, x_g), jnp.dot(g, x_c), jnp.dot(c, x_c)
     constant = s <= TINY  # the cost does not depend on the policy here: plain trust-region step
     s_safe = jnp.where(constant, 1.0, s)
-    A, B = jnp.maximum(q - r * r / s_safe, 0.0), 2.0 * delta - d * d / s_safe
+    # What is left of g and x_g along the boundary. A is their product, not q - r^2/s, which cancels to nothing where g
+    # and c are nearly parallel.
+    along = x_g - (r / s_safe) * x_c
+    A, B = jnp.maximum(jnp.dot(g - (r / s_safe) * c, along), 0.0), 2.0 * delta - d * d / s_safe
     slack = constant | ((d <= 0.0) & (B <= 0.0))  # the whole trust region is feasible
     infeasible = ~constant & (d > 0.0) & (B <= 0.0)
 
@@ -167,7 +165,6 @@ def constrained_step(g: Array, x_g: Array, c: Array, x_c: Array, d: Array, delta
 
     # On the constraint: the part of x_g along its boundary, and the shortest way to it. Where g and c are parallel the
     # first part is rounding noise, and the shortest way alone is optimal.
-    along = x_g - (r / s_safe) * x_c
     on_boundary = jnp.where(A > 1e-6 * q, 1.0 / active_lam, 0.0) * along - (d / s_safe) * x_c
     free = x_g / inactive_lam
     recovery = -jnp.sqrt(2.0 * delta / s_safe) * x_c

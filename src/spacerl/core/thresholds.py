@@ -19,6 +19,23 @@ def lemma_threshold(
     return jnp.where(worse, h_D + v * jnp.sum((J_C - h_C) ** 2), h_D)
 
 
+def trust_radius(radius: Array, kept: Array, overshot: Array, largest: float) -> Array:
+    """Radius for the next step from how the last ones kept their promises, as trust-region methods do it.
+
+    Half as large again where more than half of the promised gain arrived; halved where less than a quarter did, or a
+    cost overshot its promise; else kept, as where nothing was promised (NaN). Shrinking is faster than growing, so that
+    noise alone drives the radius down.
+    """
+    grown = jnp.where(kept > 0.5, 1.5, 1.0)
+    factor = jnp.where((kept < 0.25) | overshot, 0.5, grown)
+    return jnp.minimum(radius * factor, largest)
+
+
+def running_mean(mean: Array, value: Array, rate: float) -> Array:
+    """mean <- (1 - rate) mean + rate value, unchanged where there is no value (NaN)."""
+    return jnp.where(jnp.isnan(value), mean, (1.0 - rate) * mean + rate * value)
+
+
 def next_weight(weight: Array, beta: float, schedule: str) -> Array:
     """Weight of the divergence in the f- and d- variants.
 

@@ -1,0 +1,84 @@
+"""Guarded SPACE: the three steps of SPACE, each made answerable to what the batch measures.
+
+  1. the trust-region step for reward, then the projection onto the cost constraint with a margin: a safe step of PCPO;
+  2. from there the pull toward the baseline, inside the cost constraint, spending at most `kappa` of KL;
+  3. the pull is taken only if it promises reward, and kappa follows how well such promises are kept.
+
+With a slack divergence constraint or a baseline that never pays this is PCPO with a margin. Derivation: docs/theory.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from spacerl.algorithms.common import absent, take_full_step
+from spacerl.core.steps import metric_directions, natural_step, project, within_kl
+from spacerl.core.thresholds import lemma_threshold, running_mean, trust_radius
+from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs
+
+
+class GuardedState(NamedTuple):
+    h_D: Array  # ()
+    kappa: Array  # () KL the pull may spend
+    bias: Array  # (K,) running mean of measured minus predicted cost
+    previous_J_R: Array  # ()
+    previous_J_C: Array  # (K,)
+    gained: Array  # () running mean of measured changes of J_R after steps that followed the baseline
+    promised: Array  # () running mean of what those steps promised
+    J_C_error: Array  # (K,) standard error of the newest J_C
+    promised_gain: Array  # () change of J_R that the newest step promises; NaN where it does not follow the baseline
+    promised_J_C: Array  # (K,) cost that the newest step promises
+    due_gain: Array  # () the same promises of the step before, which this batch can judge
+    due_J_C: Array  # (K,)
+
+
+def guarded(config) -> Algorithm:
+    def init(costs: int, baseline_J_R: float) -> GuardedState:
+        unknown, unknowns = jnp.full((), jnp.nan), jnp.full((costs,), jnp.nan)
+        h_D = jnp.array(config.divergence_threshold, jnp.float32)
+        kappa = jnp.array(config.pull_kl, jnp.float32)
+        zero, zeros = jnp.zeros(()), jnp.zeros(costs)
+        promises = (unknown, unknowns, unknown, unknowns)
+        return GuardedState(h_D, kappa, zeros, unknown, unknowns, zero, zero, zeros, *promises)
+
+    def step(inputs: StepInputs, state: GuardedState) -> Proposal:
+        margin = config.cost_margin * inputs.d_error + jnp.maximum(state.bias, 0.0)
+        normals = jnp.concatenate([inputs.c, inputs.a[None]])  # K costs, then the divergence
+        values = jnp.append(inputs.d + margin, inputs.b)
+        x_g, directions = metric_directions(inputs, normals, config.projection)
+        ascent = natural_step(inputs.g, x_g, inputs.delta)
+        safe = ascent + project(ascent, normals[:-1], directions[:-1], values[:-1])
+        near = ascent + project(ascent, normals, directions, values, (0,) * inputs.d.shape[0] + (1,))
+        pull = within_kl(near - safe, inputs, state.kappa)
+        promise = jnp.dot(inputs.g, pull)
+        follows = promise > 0.0
+        chosen = safe + jnp.where(follows, 1.0, 0.0) * pull
+        info = {"follows": follows.astype(jnp.float32), "pull_promise": promise, "pull_kl_bound": state.kappa}
+        info |= {"cost_margin": jnp.max(margin)}
+        memory = state._replace(
+            promised_gain=jnp.where(follows, jnp.dot(inputs.g, chosen), jnp.nan),
+            promised_J_C=inputs.d + inputs.c @ chosen,
+            J_C_error=jnp.broadcast_to(inputs.d_error, inputs.d.shape),
+            due_gain=state.promised_gain,
+            due_J_C=state.promised_J_C,
+        )
+        return Proposal(chosen, jnp.array(False), info, memory)
+
+    def control(state: GuardedState, J_R: Array, J_C: Array, h_C: Array, J_D: Array) -> GuardedState:
+        surprise = J_C - h_C - state.due_J_C  # NaN in the first update
+        gain = jnp.where(jnp.isnan(state.due_gain), jnp.nan, J_R - state.previous_J_R)
+        gained = running_mean(state.gained, gain, config.promise_rate)
+        promised = running_mean(state.promised, state.due_gain, config.promise_rate)
+        kept = jnp.where(jnp.isnan(gain), jnp.nan, gained / jnp.maximum(promised, 1e-30))
+        overshot = ~jnp.isnan(gain) & jnp.any(surprise > 2.0 * state.J_C_error)
+        kappa = trust_radius(state.kappa, kept, overshot, config.pull_kl_max)
+        bias = running_mean(state.bias, surprise, config.margin_rate)
+        v = config.threshold_constant
+        h_D = lemma_threshold(state.h_D, J_R, J_C, state.previous_J_R, state.previous_J_C, h_C, v)
+        return state._replace(
+            h_D=h_D, kappa=kappa, bias=bias, previous_J_R=J_R, previous_J_C=J_C, gained=gained, promised=promised
+        )
+
+    return Algorithm(Needs(cost=True, baseline=True), init, step, take_full_step, control, lambda s: s.h_D, absent)

@@ -1,0 +1,476 @@
+"""Each update rule as a formula on random inputs with an explicit Fisher matrix, and how they reduce to one another.
+
+Formulas are worked in double precision and projections by a convex solver. Tolerances as in `test_steps`: 1e-5 of the
+longest vector in play, times the condition number of the Gram matrix where several constraints are active.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from conftest import make_config, nearest_point, random_problems, trust_region_optimum
+from spacerl.algorithms import ALGORITHMS, make_algorithm
+from spacerl.config import ALGORITHM_SUMMARIES, NEEDS_BASELINE, ONE_COST_ONLY
+from spacerl.core.thresholds import lemma_threshold, next_weight, running_mean, trust_radius
+from spacerl.types import Evaluation, Proposal
+
+COUNT = 250
+NAN = float("nan")
+
+
+@functools.cache
+def batched(algorithm: str, **fields):
+    rule = make_algorithm(make_config(algorithm, **fields))
+    # Not jitted as a whole: the rules share their operations, and compiling each rule would take most of the time.
+    return rule, jax.vmap(lambda problem, state: rule.step(problem.inputs(), state).step, in_axes=(0, None))
+
+
+def proposals(problems, algorithm: str, state=None, **fields) -> np.ndarray:
+    """Steps (count, P) of an algorithm in its initial (or the given) state."""
+    rule, step = batched(algorithm, **fields)
+    state = rule.init(problems.c.shape[1], 1.0) if state is None else state
+    return np.asarray(step(problems, state))
+
+
+def assert_identical(found: np.ndarray, expected: np.ndarray) -> None:
+    """Equal but for the last bits, which depend on how the compiler orders additions."""
+    assert np.all(np.linalg.norm(found - expected, axis=-1) <= 1e-6 * np.linalg.norm(expected, axis=-1))
+
+
+def ascent_of(p) -> np.ndarray:
+    """Equation of step 1: sqrt(2 delta / g'F^-1 g) F^-1 g."""
+    x = np.linalg.solve(p.F, p.g)
+    return np.sqrt(2.0 * p.delta / (p.g @ x)) * x
+
+
+def metric_of(p, projection: str) -> np.ndarray:
+    return p.F if projection == "kl" else np.eye(len(p.g))
+
+
+def length(L, s) -> float:
+    return float(np.sqrt(max(s @ L @ s, 0.0)))
+
+
+def gram_condition(L, normals) -> float:
+    gram = normals @ np.linalg.solve(L, normals.T)
+    return float(np.linalg.cond(gram / np.sqrt(np.outer(np.diag(gram), np.diag(gram)))))
+
+
+def assert_same_step(p, projection: str, found, expected) -> None:
+    L = metric_of(p, projection)
+    condition = gram_condition(L, np.vstack([p.c, p.a[None]]))
+    reach = length(L, ascent_of(p)) + length(L, expected)
+    assert length(L, found - expected) <= 2e-5 * condition * reach
+
+
+# ---------------------------------------------------------------- SPACE's three ways of combining
+
+
+def printed_equation(p, L) -> np.ndarray:
+    """The paper's closed form for one cost: both multipliers belong to theta^{k+1/3}, the corrections are added."""
+    step = ascent_of(p)
+    toward, repair = np.linalg.solve(L, p.a), np.linalg.solve(L, p.c[0])
+    nu_a = max(0.0, (p.a @ step + p.b) / (p.a @ toward))
+    nu_c = max(0.0, (p.c[0] @ step + p.d[0]) / (p.c[0] @ repair))
+    return step - nu_a * toward - nu_c * repair
+
+
+def expected_space_step(p, combine: str, L) -> np.ndarray:
+    ascent = ascent_of(p)
+    if combine == "joint":
+        return nearest_point(L, ascent, np.vstack([p.c, p.a[None]]), np.append(p.d, p.b))
+    toward = nearest_point(L, ascent, p.a[None], p.b[None])
+    if combine == "sequential":
+        return nearest_point(L, toward, p.c, p.d)
+    return toward + nearest_point(L, ascent, p.c, p.d) - ascent
+
+
+@pytest.mark.parametrize("projection", ["kl", "l2"])
+@pytest.mark.parametrize("costs", [1, 2])
+@pytest.mark.parametrize("combine", ["printed", "sequential", "joint"])
+def test_space_combines_its_projections_as_named(combine, costs, projection):
+    problems = random_problems(seed=1, count=COUNT, costs=costs)
+    steps = proposals(problems, "space", combine=combine, projection=projection)
+    for i in range(COUNT):
+        p = problems.one(i)
+        assert_same_step(p, projection, steps[i], expected_space_step(p, combine, metric_of(p, projection)))
+
+
+@pytest.mark.parametrize("projection", ["kl", "l2"])
+def test_space_as_printed_is_the_papers_equation(projection):
+    problems = random_problems(seed=2, count=COUNT, costs=1)
+    steps = proposals(problems, "space", projection=projection)
+    for i in range(COUNT):
+        p = problems.one(i)
+        assert_same_step(p, projection, steps[i], printed_equation(p, metric_of(p, projection)))
+
+
+def test_the_three_ways_of_combining_differ():
+    """If they agreed on these problems, the tests above would tell nothing apart."""
+    problems = random_problems(seed=1, count=COUNT, costs=1)
+    printed, sequential, joint = (proposals(problems, "space", combine=c) for c in ("printed", "sequential", "joint"))
+    for one, other in ((printed, sequential), (printed, joint), (sequential, joint)):
+        assert np.sum(np.linalg.norm(one - other, axis=-1) > 1e-2 * np.linalg.norm(one, axis=-1)) >= 20
+
+
+def test_sequential_ends_with_the_cost_satisfied_and_printed_need_not():
+    problems = random_problems(seed=3, count=COUNT, costs=1)
+    after = {}
+    for combine in ("printed", "sequential", "joint"):
+        steps = proposals(problems, "space", combine=combine)
+        after[combine] = np.einsum("nki,ni->nk", problems.c, steps) + problems.d
+    size = np.linalg.norm(problems.c, axis=-1)
+    assert np.all(after["sequential"] <= 1e-4 * size)
+    assert np.all(after["joint"] <= 1e-4 * size)
+    assert np.any(after["printed"] > 1e-2 * size)
+
+
+# ---------------------------------------------------------------- SPACE with bounded projections
+
+BOUND = 1e-3
+
+
+@pytest.mark.parametrize("projection", ["kl", "l2"])
+@pytest.mark.parametrize("constraint", ["cost", "divergence"])
+def test_a_bounded_projection_goes_the_same_way_and_stops_at_the_bound(constraint, projection):
+    problems = random_problems(seed=4, count=COUNT, costs=1)
+    slack = np.full(COUNT, -1e9, np.float32)
+    problems = problems._replace(b=slack) if constraint == "cost" else problems._replace(d=slack[:, None])
+    free = proposals(problems, "space", projection=projection)
+    bounded = proposals(problems, "space", projection=projection, projection_kl_bound=BOUND)
+    stopped = 0
+    for i in range(COUNT):
+        p = problems.one(i)
+        whole, part = free[i] - ascent_of(p), bounded[i] - ascent_of(p)
+        spends = 0.5 * length(p.F, whole) ** 2
+        expected = whole * min(1.0, np.sqrt(BOUND / max(spends, 1e-30)))
+        assert length(p.F, part - expected) <= 1e-4 * (length(p.F, whole) + length(p.F, ascent_of(p)))
+        stopped += spends > BOUND
+    assert 20 <= stopped <= COUNT - 20
+
+
+@pytest.mark.parametrize(("combine", "costs"), [("joint", 1), ("joint", 2), ("sequential", 2), ("printed", 2)])
+def test_a_bounded_projection_onto_several_constraints_spends_at_most_the_bound(combine, costs):
+    """Two constraints that nearly oppose each other need a long way together, however short it is to each alone."""
+    problems = random_problems(seed=5, count=COUNT, costs=costs)
+    if combine != "joint":
+        problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))  # only the costs correct
+    steps = proposals(problems, "space", combine=combine, projection_kl_bound=BOUND)
+    spent = [0.5 * length(p.F, steps[i] - ascent_of(p)) ** 2 for i, p in ((i, problems.one(i)) for i in range(COUNT))]
+    assert max(spent) <= BOUND * 1.001
+
+
+# ---------------------------------------------------------------- guarded SPACE
+
+
+@pytest.mark.parametrize("costs", [1, 2])
+def test_guarded_space_adds_a_bounded_pull_that_promises_reward_and_keeps_the_costs(costs):
+    problems = random_problems(seed=19, count=COUNT, costs=costs)
+    safe = proposals(problems, "pcpo").astype(np.float64)  # no error of d is given, so there is no margin
+    steps = proposals(problems, "space", combine="guarded", pull_kl=BOUND).astype(np.float64)
+    pulled = np.linalg.norm(steps - safe, axis=-1) > 1e-4 * np.linalg.norm(safe, axis=-1)
+    assert 20 <= np.sum(pulled) <= COUNT - 20
+    for i in np.flatnonzero(pulled):
+        p, pull = problems.one(i), steps[i] - safe[i]
+        assert 0.5 * length(p.F, pull) ** 2 <= BOUND * 1.001
+        assert p.g @ pull > 0.0
+        before, after = (p.c @ s + p.d for s in (safe[i], steps[i]))
+        size = np.linalg.norm(p.c, axis=-1) * (np.linalg.norm(safe[i]) + np.linalg.norm(steps[i]))
+        assert np.all(after <= np.maximum(before, 0.0) + 1e-4 * size)
+
+
+def test_guarded_space_far_inside_its_region_is_pcpo():
+    problems = random_problems(seed=19, count=COUNT, costs=1)
+    problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))
+    assert_identical(proposals(problems, "space", combine="guarded"), proposals(problems, "pcpo"))
+
+
+@pytest.mark.parametrize(
+    ("kept", "overshot", "expected"), [(0.6, False, 0.015), (0.4, False, 0.01), (0.2, False, 0.005), (0.9, True, 0.005)]
+)
+def test_trust_radius_by_hand(kept, overshot, expected):
+    assert float(trust_radius(jnp.array(0.01), jnp.array(kept), jnp.array(overshot), 1.0)) == pytest.approx(expected)
+    assert float(trust_radius(jnp.array(0.01), jnp.array(kept), jnp.array(overshot), 0.001)) == pytest.approx(0.001)
+
+
+def test_a_running_mean_skips_what_is_missing():
+    assert float(running_mean(jnp.array(2.0), jnp.array(4.0), 0.25)) == pytest.approx(2.5)
+    assert float(running_mean(jnp.array(2.0), jnp.array(NAN), 0.25)) == 2.0
+
+
+# ---------------------------------------------------------------- the other rules
+
+
+def test_trpo_takes_the_natural_step():
+    problems = random_problems(seed=6, count=COUNT, costs=1)
+    steps = proposals(problems, "trpo")
+    for i in range(COUNT):
+        assert_same_step(problems.one(i), "kl", steps[i], ascent_of(problems.one(i)))
+
+
+def test_cpo_solves_reward_and_cost_together():
+    problems = random_problems(seed=7, count=COUNT, costs=1)
+    steps = proposals(problems, "cpo")
+    for i in range(COUNT):
+        p, s = problems.one(i), steps[i].astype(np.float64)
+        most_g, most_c = (np.sqrt(2.0 * p.delta * v @ np.linalg.solve(p.F, v)) for v in (p.g, p.c[0]))
+        if p.d[0] > most_c:
+            assert p.c[0] @ s <= -most_c * (1.0 - 1e-4)
+            continue
+        best = trust_region_optimum(p.F, p.g, p.delta, p.c, p.d)
+        assert p.c[0] @ s + p.d[0] <= 1e-4 * most_c
+        assert p.g @ s >= p.g @ best - 1e-4 * most_g
+
+
+@pytest.mark.parametrize("projection", ["kl", "l2"])
+@pytest.mark.parametrize("costs", [1, 2, 3])
+def test_pcpo_projects_the_natural_step_onto_the_costs(costs, projection):
+    problems = random_problems(seed=8, count=COUNT, costs=costs)
+    steps = proposals(problems, "pcpo", projection=projection)
+    for i in range(COUNT):
+        p = problems.one(i)
+        expected = nearest_point(metric_of(p, projection), ascent_of(p), p.c, p.d)
+        assert_same_step(p, projection, steps[i], expected)
+
+
+@pytest.mark.parametrize("weighted", ["f-pcpo", "f-cpo", "d-pcpo", "d-cpo"])
+def test_weighted_rules_ascend_reward_minus_divergence(weighted):
+    problems = random_problems(seed=9, count=COUNT, costs=1)
+    replaced = problems._replace(g=problems.g - np.float32(0.7) * problems.a)
+    found, expected = proposals(problems, weighted, divergence_weight=0.7), proposals(replaced, weighted[2:])
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_heavy_weight_moves_toward_the_baseline():
+    problems = random_problems(seed=10, count=COUNT, costs=1)
+    problems = problems._replace(d=np.full_like(problems.d, -1e9))
+    steps = proposals(problems, "f-pcpo", divergence_weight=1e6)
+    assert np.all(np.einsum("ni,ni->n", problems.a, steps) < 0.0)
+
+
+# ---------------------------------------------------------------- reductions
+
+
+@pytest.mark.parametrize("costs", [1, 2])
+@pytest.mark.parametrize("combine", ["printed", "sequential"])
+def test_space_far_inside_its_region_is_pcpo_exactly(combine, costs):
+    problems = random_problems(seed=11, count=COUNT, costs=costs)
+    problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))
+    assert_identical(proposals(problems, "space", combine=combine), proposals(problems, "pcpo"))
+
+
+@pytest.mark.parametrize("costs", [1, 2])
+def test_joint_space_far_inside_its_region_is_pcpo(costs):
+    problems = random_problems(seed=11, count=COUNT, costs=costs)
+    problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))
+    # One more constraint changes the order of additions, nothing else.
+    found, expected = proposals(problems, "space", combine="joint"), proposals(problems, "pcpo")
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["pcpo", "space"])
+def test_pcpo_with_slack_costs_is_trpo_exactly(algorithm):
+    problems = random_problems(seed=12, count=COUNT, costs=2)
+    problems = problems._replace(b=np.full(COUNT, -1e9, np.float32), d=np.full((COUNT, 2), -1e9, np.float32))
+    assert_identical(proposals(problems, algorithm), proposals(problems, "trpo"))
+
+
+def test_cpo_with_a_slack_cost_is_trpo():
+    problems = random_problems(seed=12, count=COUNT, costs=1)
+    problems = problems._replace(d=np.full((COUNT, 1), -1e9, np.float32))
+    np.testing.assert_allclose(proposals(problems, "cpo"), proposals(problems, "trpo"), rtol=1e-5)
+
+
+def test_weight_zero_is_the_plain_rule_exactly():
+    problems = random_problems(seed=13, count=COUNT, costs=1)
+    for base in ("pcpo", "cpo"):
+        found = proposals(problems, f"f-{base}", divergence_weight=0.0)
+        assert_identical(found, proposals(problems, base))
+
+
+def test_as_printed_a_decaying_weight_of_one_never_decays():
+    rule = make_algorithm(make_config("d-pcpo", weight_schedule="printed", divergence_weight=1.0))
+    state = rule.init(1, 0.0)
+    for _ in range(20):
+        state = rule.control(state, jnp.array(1.0), jnp.array([2.0]), jnp.array([3.0]), jnp.array(4.0))
+    assert float(rule.weight(state)) == 1.0
+    problems = random_problems(seed=14, count=COUNT, costs=1)
+    assert_identical(proposals(problems, "d-pcpo", state=state), proposals(problems, "f-pcpo"))
+
+
+# ---------------------------------------------------------------- degenerate input
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_vanished_gradients_give_finite_steps(algorithm):
+    problems = random_problems(seed=15, count=COUNT, costs=1)
+    for vanished in ("g", "a", "c", "g a c"):
+        zeros = {name: np.zeros_like(getattr(problems, name)) for name in vanished.split()}
+        steps = proposals(problems._replace(**zeros), algorithm)
+        assert np.all(np.isfinite(steps))
+    assert np.all(steps == 0.0)  # of the last: nothing to follow at all
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"space"}))
+def test_rules_without_a_region_do_not_read_its_value(algorithm):
+    """Their threshold is NaN, so b is."""
+    rule = make_algorithm(make_config(algorithm))
+    assert np.isnan(rule.threshold(rule.init(1, 1.0)))
+    problems = random_problems(seed=16, count=COUNT, costs=1)
+    unknown = problems._replace(b=np.full(COUNT, np.nan, np.float32))
+    assert_identical(proposals(unknown, algorithm), proposals(problems, algorithm))
+
+
+def test_the_table_of_rules_agrees_with_the_configuration():
+    assert set(ALGORITHMS) == set(ALGORITHM_SUMMARIES)
+    for name in ALGORITHMS:
+        needs = make_algorithm(make_config(name)).needs
+        assert needs.baseline == (name in NEEDS_BASELINE)
+        assert needs.many_costs == (name not in ONE_COST_ONLY)
+
+
+# ---------------------------------------------------------------- accepting a step
+
+TRIAL_DELTA = 0.01
+
+
+def accepted_scale(algorithm: str, evaluate, d=-1.0, recovering=False, **fields) -> float:
+    rule = make_algorithm(make_config(algorithm, backtrack_factor=0.8, backtrack_tries=15, **fields))
+    problem = random_problems(seed=17, count=1, costs=1).one(0)
+    inputs = problem._replace(d=np.array([d]), delta=np.array(TRIAL_DELTA)).inputs()
+    proposal = Proposal(jnp.zeros(6), jnp.array(recovering), {})
+    return float(rule.accept(evaluate, inputs, proposal, rule.init(1, 1.0)))
+
+
+def trial(reward=1.0, cost=0.0, divergence=0.0, kl=0.0):
+    """An evaluation from numbers or functions of the scale."""
+
+    def at(value, scale):
+        return jnp.asarray(value(scale) if callable(value) else value, jnp.float32)
+
+    return lambda s: Evaluation(at(reward, s), at(cost, s)[None], at(divergence, s), at(kl, s))
+
+
+@pytest.mark.parametrize("algorithm", ["trpo", "cpo", "f-cpo", "d-cpo"])
+def test_line_search_keeps_a_good_step_and_drops_a_hopeless_one(algorithm):
+    assert accepted_scale(algorithm, trial()) == 1.0
+    assert accepted_scale(algorithm, trial(reward=-1.0)) == 0.0
+
+
+@pytest.mark.parametrize("algorithm", ["trpo", "cpo"])
+def test_line_search_shrinks_until_the_kl_fits(algorithm):
+    # kl = 0.02 s^2 <= 0.01 from s = 0.8^2 on
+    assert accepted_scale(algorithm, trial(kl=lambda s: 0.02 * s * s)) == pytest.approx(0.64)
+
+
+def test_line_search_of_cpo_lets_the_cost_grow_by_its_slack_only():
+    growing = trial(cost=lambda s: 2.0 * s)
+    assert accepted_scale("cpo", growing, d=-2.0) == 1.0
+    assert accepted_scale("cpo", growing, d=-1.1) == pytest.approx(0.512)
+    assert accepted_scale("cpo", growing, d=0.5) == 0.0  # violated already: it must not grow at all
+    assert accepted_scale("trpo", growing, d=0.5) == 1.0
+
+
+def test_line_search_of_a_recovering_step_ignores_the_reward_and_keeps_the_smallest_trial():
+    assert accepted_scale("cpo", trial(reward=-1.0, cost=-0.1), d=1.0, recovering=True) == 1.0
+    assert accepted_scale("cpo", trial(kl=1.0), d=1.0, recovering=True) == pytest.approx(0.8**14)
+    assert accepted_scale("cpo", trial(kl=1.0), d=1.0, recovering=False) == 0.0
+
+
+def test_line_search_of_the_weighted_rule_counts_the_divergence():
+    diverging = trial(reward=1.0, divergence=3.0)
+    assert accepted_scale("f-cpo", diverging, divergence_weight=0.5) == 0.0
+    assert accepted_scale("f-cpo", diverging, divergence_weight=0.25) == 1.0
+
+
+@pytest.mark.parametrize("algorithm", ["pcpo", "space", "f-pcpo", "d-pcpo", "pretrain"])
+def test_projection_rules_take_every_step_whole(algorithm):
+    assert accepted_scale(algorithm, trial(reward=-1.0, cost=10.0, kl=10.0), d=1.0) == 1.0
+
+
+# ---------------------------------------------------------------- thresholds, weights and phases
+
+
+@pytest.mark.parametrize(
+    ("J_R", "J_C", "previous_J_R", "previous_J_C", "expected"),
+    [
+        (1.0, [7.0], NAN, [NAN], 3.0),  # the first update has nothing to compare with
+        (2.0, [7.0], 1.0, [8.0], 3.0),  # more reward, less cost: keep the region
+        (2.0, [7.0], 1.0, [6.0], 3.0 + 10.0 * 2.0**2),  # the cost rose
+        (0.5, [6.0], 1.0, [6.0], 3.0 + 10.0 * 1.0**2),  # the reward fell
+        (0.5, [2.0], 1.0, [6.0], 3.0 + 10.0 * 3.0**2),  # the square does not ask on which side of h_C
+        (2.0, [6.0, 9.0], 1.0, [7.0, 8.0], 3.0 + 10.0 * (1.0 + 16.0)),  # one of two costs rose
+        (2.0, [6.0, 8.0], 1.0, [6.0, 8.0], 3.0),  # equal is not worse
+    ],
+)
+def test_lemma_threshold_by_hand(J_R, J_C, previous_J_R, previous_J_C, expected):
+    arguments = [jnp.asarray(x) for x in (3.0, J_R, J_C, previous_J_R, previous_J_C, [5.0] * len(J_C))]
+    assert float(lemma_threshold(*arguments, 10.0)) == pytest.approx(expected)
+
+
+def test_space_remembers_the_last_update_and_widens_its_region():
+    rule = make_algorithm(make_config("space", divergence_threshold=3.0, threshold_constant=10.0))
+    state, h_C = rule.init(1, NAN), jnp.array([5.0])
+    seen = []
+    for J_R, J_C in [(1.0, 7.0), (2.0, 6.0), (1.5, 6.0), (2.0, 5.5)]:
+        state = rule.control(state, jnp.array(J_R), jnp.array([J_C]), h_C, jnp.array(0.0))
+        seen.append(float(rule.threshold(state)))
+    assert seen == [3.0, 3.0, 13.0, 13.0]
+
+
+def test_a_fixed_region_stays():
+    rule = make_algorithm(make_config("space", divergence_threshold=3.0, threshold_rule="fixed"))
+    state, h_C = rule.init(1, NAN), jnp.array([5.0])
+    for J_R in (3.0, 2.0, 1.0):
+        state = rule.control(state, jnp.array(J_R), jnp.array([9.0]), h_C, jnp.array(0.0))
+    assert float(rule.threshold(state)) == 3.0
+
+
+@pytest.mark.parametrize(("schedule", "expected"), [("fixed", 0.25), ("printed", 0.5), ("decay", 0.125)])
+def test_weight_schedules_by_hand(schedule, expected):
+    assert float(next_weight(jnp.array(0.25), 0.5, schedule)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("algorithm", "following_weight"), [("f-cpo", 0.8), ("d-cpo", 0.4), ("d-pcpo", 0.4)])
+def test_only_the_d_rules_change_their_weight(algorithm, following_weight):
+    rule = make_algorithm(make_config(algorithm, divergence_weight=0.8, weight_schedule="decay", weight_decay=0.5))
+    state = rule.init(1, NAN)
+    following = rule.control(state, jnp.array(0.0), jnp.array([0.0]), jnp.array([0.0]), jnp.array(0.0))
+    assert [float(rule.weight(s)) for s in (state, following)] == pytest.approx([0.8, following_weight])
+
+
+@pytest.mark.parametrize(("baseline_J_R", "short", "enough"), [(10.0, 8.9, 9.1), (-10.0, -11.1, -10.9)])
+def test_pretraining_ends_near_the_baselines_reward(baseline_J_R, short, enough):
+    rule = make_algorithm(make_config("pretrain", pretrain_tolerance=0.1))
+
+    def after(state, J_R):
+        return rule.control(state, jnp.array(J_R), jnp.array([0.0]), jnp.array([0.0]), jnp.array(0.0))
+
+    imitating = after(rule.init(1, baseline_J_R), short)
+    learning = after(imitating, enough)
+    assert [float(rule.weight(s)) for s in (imitating, learning)] == [1.0, 0.0]
+    assert float(rule.weight(after(learning, short))) == 0.0  # there is no way back
+
+
+def test_pretraining_ends_after_its_last_update():
+    rule = make_algorithm(make_config("pretrain", pretrain_updates=3))
+    state, phases = rule.init(1, 10.0), []
+    for _ in range(5):
+        phases.append(float(rule.weight(state)))
+        state = rule.control(state, jnp.array(-1.0), jnp.array([0.0]), jnp.array([0.0]), jnp.array(0.0))
+    assert phases == [1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_pretraining_imitates_then_is_pcpo():
+    problems = random_problems(seed=18, count=COUNT, costs=2)
+    rule = make_algorithm(make_config("pretrain"))
+    imitating = rule.init(2, 10.0)
+    learning = imitating._replace(imitating=jnp.array(False))
+    toward = problems._replace(g=-problems.a, d=np.full_like(problems.d, -1e9))
+    assert_identical(proposals(problems, "pretrain", state=imitating), proposals(toward, "trpo"))
+    assert_identical(proposals(problems, "pretrain", state=learning), proposals(problems, "pcpo"))

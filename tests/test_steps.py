@@ -1,0 +1,294 @@
+"""Every policy step against a convex solver, on random problems and on each way a problem can degenerate.
+
+Tolerances. The code computes in single precision (rounding u = 6e-8); inner products over a few parameters with metrics
+of condition number up to 100 are good to about 1e-5 of the product of the lengths. Lengths are therefore compared
+relative to the longest vector in play, and where several constraints are active together, the condition number of the
+Gram matrix of their unit normals multiplies the tolerance.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import clarabel
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from conftest import nearest_point, random_metrics, solve_cone, solved_rows, trust_region_optimum
+from spacerl.core.steps import backtrack, constrained_step, natural_step, project
+
+COUNT, SIZE = 500, 6
+
+
+def metric_length(L: np.ndarray, s: np.ndarray) -> float:
+    return float(np.sqrt(max(s @ L @ s, 0.0)))
+
+
+# ---------------------------------------------------------------- the reward step
+
+
+def test_natural_step_is_the_best_point_of_the_trust_region():
+    rng = np.random.default_rng(0)
+    F = random_metrics(rng, COUNT, SIZE)
+    g = (rng.normal(size=(COUNT, SIZE)) * 10.0 ** rng.uniform(-6, 6, size=(COUNT, 1))).astype(np.float32)
+    delta = (10.0 ** rng.uniform(-6, 0, size=COUNT)).astype(np.float32)
+    x = solved_rows(F, g[:, None])[:, 0]
+    steps = np.asarray(jax.jit(jax.vmap(natural_step))(g, x, delta), np.float64)
+    for i in range(COUNT):
+        best = trust_region_optimum(F[i], g[i], delta[i])
+        # The optimum is unique on an ellipsoid, and flat: an error e in the point costs e^2 in the objective.
+        assert metric_length(F[i], steps[i] - best) <= 1e-4 * metric_length(F[i], best)
+
+
+def test_natural_step_of_a_vanished_gradient_is_zero():
+    zero = jnp.zeros(SIZE)
+    assert np.array_equal(natural_step(zero, zero, jnp.array(0.01)), zero)
+
+
+# ---------------------------------------------------------------- projections onto half-spaces
+
+
+def projection_problems(kind: str, M: int, metric: str, seed: int):
+    """L, point, normals, values of COUNT problems of one kind; float32."""
+    rng = np.random.default_rng([seed, M, metric == "kl"])
+    L = random_metrics(rng, COUNT, SIZE) if metric == "kl" else np.tile(np.eye(SIZE, dtype=np.float32), (COUNT, 1, 1))
+    point = rng.normal(size=(COUNT, SIZE))
+    normals = rng.normal(size=(COUNT, M, SIZE)) * 10.0 ** rng.uniform(-3, 3, size=(COUNT, M, 1))
+    at_point = rng.normal(size=(COUNT, M))  # signed distance of the point to each half-space
+    if kind == "slack":
+        at_point = -np.abs(at_point)
+    elif kind == "zero normal":
+        normals[:, 0] = 0.0
+    elif kind == "parallel":  # the same direction twice: only the tighter of the two counts
+        normals[:, -1] = normals[:, 0] * 10.0 ** rng.uniform(-2, 2, size=(COUNT, 1))
+    elif kind == "slab":  # opposite directions with room between them
+        normals[:, -1] = -normals[:, 0] * 10.0 ** rng.uniform(-2, 2, size=(COUNT, 1))
+        at_point[:, -1] = -at_point[:, 0] - 10.0 ** rng.uniform(-3, 0, size=COUNT)
+    elif kind == "on the boundary":
+        at_point[:, 0] = 0.0
+    elif kind == "one without a limit":
+        at_point[:, -1] = -1e6
+    normals = normals.astype(np.float32)
+    size = np.sqrt(np.einsum("nmi,nmi->nm", normals, solved_rows(L, normals)))
+    values = at_point * size - np.einsum("nmi,ni->nm", normals, point)
+    values[size == 0.0] = rng.normal(size=(COUNT, M))[size == 0.0]
+    return L, point.astype(np.float32), normals, values.astype(np.float32)
+
+
+@functools.partial(jax.jit, static_argnums=4)
+def project_all(point, normals, directions, values, priority):
+    return jax.vmap(lambda p, n, x, v: p + project(p, n, x, v, priority))(point, normals, directions, values)
+
+
+def projected(L, point, normals, values, priority=None) -> np.ndarray:
+    return np.asarray(project_all(point, normals, solved_rows(L, normals), values, priority), np.float64)
+
+
+def gram_condition(L: np.ndarray, normals: np.ndarray) -> float:
+    """Condition number of the Gram matrix of the distinct unit normals."""
+    gram = normals @ np.linalg.solve(L.astype(np.float64), normals.T.astype(np.float64))
+    unit = gram / np.sqrt(np.outer(np.diag(gram), np.diag(gram)))
+    kept: list[int] = []
+    for i in range(len(unit)):
+        if all(abs(unit[i, j]) < 1.0 - 1e-6 for j in kept):
+            kept.append(i)
+    return float(np.linalg.cond(unit[np.ix_(kept, kept)]))
+
+
+KINDS = [(kind, M, "kl") for kind in ("random", "slack", "on the boundary") for M in (1, 2, 3)]
+KINDS += [(kind, M, "kl") for kind in ("zero normal", "parallel", "slab", "one without a limit") for M in (2, 3)]
+KINDS += [("random", M, "l2") for M in (1, 2, 3)]  # the metric only changes what L^-1 n is
+
+
+@pytest.mark.parametrize(("kind", "M", "metric"), KINDS)
+def test_projection_is_the_nearest_feasible_point(kind, M, metric):
+    L, point, normals, values = projection_problems(kind, M, metric, seed=1)
+    found = projected(L, point, normals, values)
+    for i in range(COUNT):
+        alive = np.any(normals[i] != 0.0, axis=-1)  # a constraint that nothing can influence is ignored
+        n, v = normals[i][alive], values[i][alive]
+        best = nearest_point(L[i], point[i], n, v)
+        reach = metric_length(L[i], point[i]) + metric_length(L[i], best)
+        assert metric_length(L[i], found[i] - best) <= 5e-5 * gram_condition(L[i], n) * reach
+
+
+def empty_intersections(kind: str, seed: int):
+    """Costs that can be met, then a divergence that cannot be met with them; float32."""
+    K = 1 if kind == "opposite to the cost" else 2
+    rng = np.random.default_rng([seed, K])
+    L = random_metrics(rng, COUNT, SIZE)
+    point = rng.normal(size=(COUNT, SIZE))
+    # Whole numbers: a rounded opposite would meet the costs somewhere far away.
+    costs = rng.integers(-9, 10, size=(COUNT, K, SIZE)).astype(np.float64)
+    mix = rng.integers(1, 6, size=(COUNT, K)).astype(np.float64)
+    if kind == "opposite to one of two costs":
+        mix[:, 1] = 0.0
+    divergence = -np.einsum("nk,nki->ni", mix, costs)
+    cost_values = 10.0 * rng.normal(size=(COUNT, K)) - np.einsum("nki,ni->nk", costs, point)
+    # Where the costs hold, divergence.s >= mix.cost_values; `gap` above that is what must remain.
+    gap = 10.0 ** rng.uniform(-1, 2, size=COUNT)
+    normals = np.concatenate([costs, divergence[:, None]], axis=1)
+    values = np.concatenate([cost_values, (gap - np.sum(mix * cost_values, axis=-1))[:, None]], axis=1)
+    return L, *(x.astype(np.float32) for x in (point, normals, values))
+
+
+def least_violation(normals, values) -> float:
+    """min_s max(0, n.s + v) of the last constraint where all others hold (a linear program)."""
+    M, size = normals.shape
+    A = np.zeros((M + 1, size + 1))
+    A[:M, :size] = normals
+    A[M - 1, -1] = A[M, -1] = -1.0
+    objective = np.append(np.zeros(size), 1.0)
+    cones = [clarabel.NonnegativeConeT(M + 1)]
+    return float(solve_cone(np.zeros((size + 1, size + 1)), objective, A, np.append(-values, 0.0), cones)[-1])
+
+
+@pytest.mark.parametrize("kind", ["opposite to the cost", "opposite to one of two costs", "opposite to both costs"])
+def test_an_empty_intersection_keeps_the_costs_then_the_least_divergence_then_the_nearest_point(kind):
+    L, point, normals, values = empty_intersections(kind, seed=2)
+    K = normals.shape[1] - 1
+    found = projected(L, point, normals, values, priority=(0,) * K + (1,))
+    for i in range(COUNT):
+        n, v = normals[i].astype(np.float64), values[i].astype(np.float64)
+        size = np.sqrt(np.einsum("mi,ij,mj->m", n, np.linalg.inv(L[i].astype(np.float64)), n))
+        n, v = n / size[:, None], v / size  # violations as distances in the metric
+        least = least_violation(n, v)
+        # A whisker more room than none, because an interior-point method needs an interior.
+        best = nearest_point(L[i], point[i], n, v - np.append(np.zeros(K), least + 1e-7))
+        after = n @ found[i] + v
+        tolerance = 2e-6 * gram_condition(L[i], n) * (metric_length(L[i], point[i]) + metric_length(L[i], best))
+        assert np.all(after[:-1] <= tolerance)
+        assert after[-1] <= least + tolerance
+        assert metric_length(L[i], found[i] - best) <= 10.0 * tolerance
+
+
+def test_costs_that_exclude_each_other_leave_at_most_the_gap_between_them():
+    rng = np.random.default_rng(3)
+    L = random_metrics(rng, COUNT, SIZE)
+    point = rng.normal(size=(COUNT, SIZE)).astype(np.float32)
+    cost = rng.normal(size=(COUNT, SIZE)).astype(np.float32)
+    normals = np.stack([cost, -cost], axis=1)
+    values = rng.normal(size=(COUNT, 2)).astype(np.float32)
+    values[:, 1] = 0.5 - values[:, 0]  # n.s + v <= 0 and -n.s + 0.5 - v <= 0
+    found = projected(L, point, normals, values, priority=(0, 0))
+    after = np.einsum("nmi,ni->nm", normals, found) + values
+    assert np.max(after) <= 0.5 + 1e-4
+
+
+def test_nearly_opposite_constraints_keep_the_cost_and_do_not_explode():
+    """An angle that single precision cannot resolve must not send the step to where the two planes would meet."""
+    rng = np.random.default_rng(4)
+    L = random_metrics(rng, COUNT, SIZE)
+    point = rng.normal(size=(COUNT, SIZE)).astype(np.float32)
+    cost = rng.normal(size=(COUNT, SIZE))
+    tilt = 10.0 ** rng.uniform(-8, -4, size=(COUNT, 1)) * rng.normal(size=(COUNT, SIZE))
+    normals = np.stack([cost, tilt - cost], axis=1).astype(np.float32)
+    values = np.abs(rng.normal(size=(COUNT, 2))).astype(np.float32)
+    found = projected(L, point, normals, values, priority=(0, 1))
+    for i in range(COUNT):
+        # Up to the tilt, the plane of the cost is where it holds and the divergence is least.
+        n, v = normals[i, 0].astype(np.float64), float(values[i, 0])
+        direction = np.linalg.solve(L[i].astype(np.float64), n)
+        on_plane = point[i] - (n @ point[i] + v) / (n @ direction) * direction
+        assert n @ found[i] + v <= 1e-5 * (1.0 + np.linalg.norm(n) * np.linalg.norm(found[i]))
+        assert metric_length(L[i], found[i] - on_plane) <= 1e-5 * (1.0 + metric_length(L[i], on_plane))
+
+
+# ---------------------------------------------------------------- CPO's step
+
+CONSTRAINED = ["random", "recoverable", "out of reach", "slack", "on the boundary", "zero g", "zero c"]
+CONSTRAINED += ["parallel", "opposite", "parallel on the boundary", "opposite on the boundary", "nearly parallel"]
+
+
+def constrained_problems(kind: str, seed: int):
+    rng = np.random.default_rng([seed, CONSTRAINED.index(kind)])
+    F = random_metrics(rng, COUNT, SIZE)
+    g, c = rng.normal(size=(2, COUNT, SIZE)) * 10.0 ** rng.uniform(-3, 3, size=(2, COUNT, 1))
+    if kind == "zero g":
+        g[:] = 0.0
+    elif kind == "zero c":
+        c[:] = 0.0
+    elif kind == "nearly parallel":
+        g = c * 10.0 ** rng.uniform(-3, 3, size=(COUNT, 1))
+        g += (
+            10.0 ** rng.uniform(-7, -1, size=(COUNT, 1))
+            * np.linalg.norm(g, axis=-1, keepdims=True)
+            * rng.normal(size=g.shape)
+        )
+    elif kind.startswith(("parallel", "opposite")):
+        sign = 1.0 if kind.startswith("parallel") else -1.0
+        # Whole numbers times powers of two: parallel to the last bit.
+        c = rng.integers(-9, 10, size=(COUNT, SIZE)) * 1.0
+        g = sign * c * 2.0 ** rng.integers(-9, 10, size=(COUNT, 1))
+    delta = 10.0 ** rng.uniform(-5, -1, size=COUNT)
+    # d as a multiple of the most that c.s can change within the trust region: beyond 1 no step meets the constraint.
+    share = rng.uniform(-1.5, 1.5, size=COUNT)
+    share = {
+        "recoverable": rng.uniform(0.0, 0.99, size=COUNT),
+        "out of reach": rng.uniform(1.01, 5.0, size=COUNT),
+        "slack": rng.uniform(-5.0, -1.01, size=COUNT),
+        "on the boundary": np.zeros(COUNT),
+        "parallel on the boundary": np.zeros(COUNT),
+        "opposite on the boundary": np.zeros(COUNT),
+    }.get(kind, share)
+    reach = np.sqrt(2.0 * delta * np.einsum("ni,nij,nj->n", c, np.linalg.inv(F), c))
+    d = share * reach if kind != "zero c" else rng.normal(size=COUNT)
+    return (F, *(np.asarray(x, np.float32) for x in (g, c, d, delta)))
+
+
+step_all = jax.jit(jax.vmap(constrained_step))
+
+
+@pytest.mark.parametrize("kind", CONSTRAINED)
+def test_constrained_step_is_optimal(kind):
+    F, g, c, d, delta = constrained_problems(kind, seed=5)
+    x_g, x_c = solved_rows(F, np.stack([g, c], axis=1)).transpose(1, 0, 2)
+    found = jax.tree.map(np.asarray, step_all(g, x_g, c, x_c, d, delta))
+    # Changes are compared with the most the trust region allows. A reward within an angle of 1e-3 of the constraint's
+    # normal counts as parallel, because what is left of it is mostly rounding; that may cost 1e-3 of the reward, and
+    # just above that angle rounding is 1e-7 / 1e-3 of what is left.
+    near = kind == "nearly parallel"
+    reward_tolerance, kl_tolerance, cost_tolerance = (1.5e-3, 1e-3, 1e-3) if near else (1e-5, 1e-5, 1e-5)
+    for i in range(COUNT):
+        s = found.step[i].astype(np.float64)
+        inverse = np.linalg.inv(F[i].astype(np.float64))
+        most_g = np.sqrt(2.0 * delta[i] * (g[i] @ inverse @ g[i]))
+        most_c = np.sqrt(2.0 * delta[i] * (c[i] @ inverse @ c[i]))
+        assert 0.5 * s @ F[i] @ s <= delta[i] * (1.0 + kl_tolerance)
+        assert found.infeasible[i] == (0.0 < most_c < d[i])
+        assert found.recovering[i] == (most_c > 0.0 and d[i] > 0.0)
+        if most_c == 0.0:  # nothing can be done about the cost
+            assert g[i] @ s >= most_g * (1.0 - 1e-5)
+        elif found.infeasible[i]:  # as much of the cost as possible, whatever it does to the reward
+            least = trust_region_optimum(F[i], -c[i], delta[i])
+            assert c[i] @ s <= c[i] @ least + 1e-5 * most_c
+        else:
+            best = trust_region_optimum(F[i], g[i], delta[i], c[i][None], d[i][None])
+            assert c[i] @ s + d[i] <= cost_tolerance * most_c
+            assert g[i] @ s >= g[i] @ best - reward_tolerance * most_g
+
+
+def test_constrained_step_stays_where_there_is_nothing_to_gain():
+    """Without a reward gradient, and with the cost met, any feasible step is optimal; only no step is sensible."""
+    F, g, c, d, delta = constrained_problems("zero g", seed=5)
+    x_g, x_c = solved_rows(F, np.stack([g, c], axis=1)).transpose(1, 0, 2)
+    found = step_all(g, x_g, c, x_c, d, delta)
+    assert np.all(np.asarray(found.step)[d <= 0.0] == 0.0)
+
+
+# ---------------------------------------------------------------- line search
+
+
+@pytest.mark.parametrize(("limit", "scale"), [(1.0, 1.0), (0.8, 0.8), (0.5, 0.4096), (0.8**13.5, 0.8**14)])
+def test_backtrack_returns_the_largest_accepted_scale(limit, scale):
+    got, found = jax.jit(lambda: backtrack(lambda s: s <= limit + 1e-6, 0.8, 15))()
+    assert float(got) == pytest.approx(scale)
+    assert bool(found)
+
+
+def test_backtrack_without_an_acceptable_scale_reports_the_smallest_tried():
+    scale, found = jax.jit(lambda: backtrack(lambda s: s < 0.0, 0.8, 15))()
+    assert float(scale) == pytest.approx(0.8**14)
+    assert not bool(found)
