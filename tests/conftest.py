@@ -142,6 +142,7 @@ def make_config(algorithm: str = "trpo", **fields: Any) -> RunConfig:
     """A configuration for toy environments: the named task only fills in what no test looks at."""
     # All samples in the Fisher matrix and enough iterations: approximations are not what these tests are about.
     toy = {"baseline": "near", "critic": "linear", "fisher_subsample": 1.0, "cg_iterations": 20, "rollout_length": 1}
+    toy |= {"combine": "printed"}  # the paper's form, unless a test asks for another
     return RunConfig(task="point-circle", algorithm=algorithm, **{**toy, **fields}).resolved()
 
 

@@ -53,9 +53,8 @@ def test_product_is_the_hessian_of_the_mean_kl(kind, double_precision):
     np.testing.assert_allclose(dense(outputs, theta, weight, 0.0), hessian, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", sorted(SPACES))
-def test_product_in_single_precision_with_damping(kind):
-    outputs, theta, weight = small_policy(kind)
+def test_product_in_single_precision_with_damping():
+    outputs, theta, weight = small_policy("gaussian")
     expected = kl_hessian(outputs, theta, weight) + 0.5 * np.eye(len(theta))
     # Entries are sums of 30 products of order one: 30 roundings of 6e-8.
     np.testing.assert_allclose(dense(outputs, theta, weight, 0.5), expected, rtol=1e-4, atol=1e-5)

@@ -6,6 +6,7 @@ a standard normal action whatever the observation.
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,22 +79,32 @@ def test_credit_for_a_delayed_reward_comes_through_lambda(gae_lambda, learns):
 # ---------------------------------------------------------------- episode ends
 
 
-class Survive(Toy):
-    """A reward of one per step until an action is negative."""
+class Mirage(Toy):
+    """Half of the episodes are rich: 5 per step. The others get 1 per step until a negative action ends them, and then
+    see what a rich state looks like."""
 
     horizon = 6
 
+    def reset(self, key):
+        return jax.random.bernoulli(key).astype(jnp.float32)
+
+    def observe(self, state):
+        return state[None]
+
     def step(self, state, action):
-        return state, jnp.array(1.0), jnp.zeros(1), action[0] < 0.0
+        ends = (state == 0.0) & (action[0] < 0.0)
+        return jnp.where(ends, 1.0, state), 1.0 + 4.0 * state, jnp.zeros(1), ends
 
 
-def test_termination_is_not_bootstrapped():
-    """Fails where the value after the end is counted, because then ending costs nothing; or where padding counts."""
-    _, state, metrics = learn(Survive(), "trpo", updates=20, bootstrap_truncation=True, discount=0.9)
-    assert metrics["episode_length"][0] == pytest.approx(2.0 * (1.0 - 0.5**6), abs=0.2)
-    assert metrics["episode_length"][-1] > 5.0
-    steps = np.rint(metrics["episode_length"] * 400).astype(int).sum()
-    assert int(state.env_steps) == steps
+def test_nothing_is_expected_after_a_termination():
+    """Fails where the value of the observation after the end is counted: ending would look better than going on."""
+    learner, state, metrics = learn(Mirage(), "trpo", updates=20, bootstrap_truncation=True, discount=0.5)
+    assert mean_action(learner, state.theta, (0.0,)) > 1.0
+    first = 0.5 * 6.0 + 0.5 * 2.0 * (1.0 - 0.5**6)  # a fair coin at every step of the poor
+    assert metrics["episode_length"][0] == pytest.approx(first, abs=0.4)
+    assert metrics["episode_length"][-1] > 5.5
+    # What follows the end is padding: it is not experience.
+    assert int(state.env_steps) == np.rint(metrics["episode_length"] * 400).sum()
 
 
 # ---------------------------------------------------------------- costs
@@ -108,16 +119,10 @@ class Costly(Toy):
 
 @pytest.mark.parametrize("algorithm", ["cpo", "pcpo"])
 def test_a_cost_is_brought_to_its_limit_and_kept_there(algorithm):
-    """Fails on a wrong sign or scale of the cost gradient, or of d."""
+    """Fails on a wrong sign or scale of the cost gradient, or of d. The reward alone would drive it to one."""
     _, _, metrics = learn(Costly(), algorithm, updates=30, episodes=1000, cost_limit=0.2)
     assert metrics["J_C"][0] > 0.4
     assert np.mean(metrics["J_C"][-10:]) == pytest.approx(0.2, abs=0.06)
-
-
-def test_without_a_cost_the_same_bandit_runs_away():
-    """The control of the test above."""
-    _, _, metrics = learn(Costly(), "trpo", updates=30, episodes=1000, cost_limit=0.2)
-    assert metrics["J_C"][-1] > 0.9
 
 
 class Unavoidable(Target):
@@ -128,10 +133,9 @@ class Unavoidable(Target):
         return state, reward, jnp.ones(1), terminated
 
 
-@pytest.mark.parametrize("algorithm", ["cpo", "pcpo"])
-def test_a_cost_that_nothing_changes_does_not_disturb_the_reward(algorithm):
+def test_a_cost_that_nothing_changes_does_not_disturb_the_reward():
     """Violated for ever, but its gradient is zero: fails where rounding is taken for a direction."""
-    learner, state, metrics = learn(Unavoidable(), algorithm, updates=25, cost_limit=0.5)
+    learner, state, metrics = learn(Unavoidable(), "pcpo", updates=25, cost_limit=0.5)
     assert np.all(metrics["J_C"] == 1.0)
     assert mean_action(learner, state.theta) == pytest.approx(1.0, abs=0.2)
     assert metrics["cumulative_violation"][-1] == pytest.approx(0.5 * 25)
@@ -215,12 +219,7 @@ class Choice(Toy):
         return state, jnp.array([0.0, 1.0, 0.4])[action], (action == 1).astype(jnp.float32)[None], jnp.array(True)
 
 
-def test_a_categorical_policy_chooses_the_best():
-    learner, state, _ = learn(Choice(), "trpo", updates=25, delta=0.05)
-    assert mean_choice(learner, state.theta)[1] > 0.9
-
-
-def test_a_categorical_policy_keeps_its_cost():
+def test_a_categorical_policy_keeps_its_cost_and_takes_the_best_that_is_left():
     learner, state, metrics = learn(Choice(), "pcpo", updates=30, episodes=1000, delta=0.02, cost_limit=0.25)
     probability = mean_choice(learner, state.theta)
     assert np.mean(metrics["J_C"][-10:]) == pytest.approx(0.25, abs=0.06)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import tyro
 from tyro.conf import Positional, arg, subcommand
@@ -128,7 +131,11 @@ class Report:
             raise InputError(
                 f"'{missing[0]}' does not exist: give a run folder, which is what `spacerl train --out` makes"
             )
-        print(f"report: {write_report(list(self.runs), self.out or self.runs[0] / 'report.html', self.title)}")
+        try:
+            page = write_report(list(self.runs), self.out or self.runs[0] / "report.html", self.title)
+        except (ValueError, OSError) as error:
+            raise InputError(str(error)) from error
+        print(f"report: {page}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,14 +280,33 @@ def print_table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]
     Console(width=width, highlight=False).print(table)
 
 
+def parse(arguments: list[str] | None) -> Any:
+    """The command asked for. What cannot be parsed is said in one sentence, like any other bad input."""
+    description = "Reinforcement learning from a policy you already have, under constraints."
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(Command, prog="spacerl", description=description, args=arguments)  # type: ignore[arg-type]
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        fail(one_sentence(said.getvalue()), BAD_INPUT)
+
+
+def one_sentence(text: str) -> str:
+    """The parser's boxed explanation as one line, without its frame, rulers and the help it repeats."""
+    told = re.split(r"Argument helptext|For full helptext", text)[0]
+    words = " ".join(re.sub(r"[─│╭╮╰╯]+|-{5,}", " ", told).split())
+    return re.sub(r"^(Value error|Invalid choice|Parsing error|Unrecognized options?|Required options?) ", "", words)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Exit codes: 0 done, 2 bad input, 3 stopped because numbers were not finite, 130 interrupted."""
-    description = "Reinforcement learning from a policy you already have, under constraints."
-    command: Any = tyro.cli(Command, prog="spacerl", description=description, args=arguments)  # type: ignore[arg-type]
+    command = parse(arguments)
     _compile_once()
     try:
         command()
-    except (InputError, ValueError) as error:
+    except InputError as error:
         fail(str(error), BAD_INPUT)
     except KeyboardInterrupt:
         fail("interrupted; the last state is saved, continue with `spacerl resume RUN`", INTERRUPTED)
@@ -290,7 +316,7 @@ def main(arguments: list[str] | None = None) -> None:
         fail(str(error), STOPPED)
 
 
-def fail(message: str, code: int) -> None:
+def fail(message: str, code: int) -> NoReturn:
     print(f"spacerl: {message}", file=sys.stderr)
     raise SystemExit(code)
 

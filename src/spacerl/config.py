@@ -206,6 +206,7 @@ class RunConfig:
 
     def resolved(self) -> RunConfig:
         """The same run with every None of the task's preset filled in, checked; raises InputError."""
+        _check_types(self)
         preset = preset_of(self.task)
         filled = {
             field.name: getattr(preset, field.name)
@@ -227,12 +228,33 @@ class RunConfig:
     @staticmethod
     def from_json(text: str) -> RunConfig:
         raw = json.loads(text)
+        if not isinstance(raw, dict):
+            raise InputError(f"a config is an object of settings, and {type(raw).__name__} was given")
         known = {field.name for field in dataclasses.fields(RunConfig)}
         for name in raw:
             if name not in known:
                 raise unknown_name("config key", name, sorted(known))
         tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
         return RunConfig(**tuples)
+
+
+_TEXTS, _FLAGS = ("task", "algorithm", "baseline"), ("bootstrap_truncation",)
+
+
+def _check_types(config: RunConfig) -> None:
+    """What a hand-edited file or a caller may get wrong before a range can be looked at."""
+    for name in _TEXTS:
+        value = getattr(config, name)
+        _require(isinstance(value, str) or (name == "baseline" and value is None), name, value, "a text")
+    for name in _FLAGS:
+        value = getattr(config, name)
+        _require(isinstance(value, bool), name.replace("_", "-"), value, "true or false")
+    sizes, limit = config.hidden, config.cost_limit
+    whole = isinstance(sizes, tuple | list) and all(_is_count(size) for size in sizes)
+    _require(sizes is None or whole, "hidden", sizes, "a list of whole numbers above 0")
+    for each in limit if isinstance(limit, tuple | list) else [limit]:
+        number = isinstance(each, int | float) and not isinstance(each, bool)
+        _require(each is None or number, "cost-limit", each, "a finite number that is not negative, or one per cost")
 
 
 def preset_of(task: str) -> TaskPreset:
@@ -269,9 +291,7 @@ def _check(config: RunConfig) -> None:
         value = getattr(config, name)
         if value is not None:
             _require(_is_number(value) and test(value), name.replace("_", "-"), value, allowed)
-    _require(
-        bool(config.hidden) and all(size > 0 for size in config.hidden or ()), "hidden", config.hidden, "positive sizes"
-    )
+    _require(bool(config.hidden), "hidden", config.hidden, "a list of whole numbers above 0")
     for name in _CHOICES:
         allowed = _CHOICES[name]
         if getattr(config, name) not in allowed:
@@ -280,10 +300,10 @@ def _check(config: RunConfig) -> None:
 
 _POSITIVE = (lambda x: x > 0, "a finite number above 0")
 _FRACTION = (lambda x: 0 < x <= 1, "a number above 0 and at most 1")
-_COUNT = (lambda x: x >= 1 and x == int(x), "a whole number of at least 1")
+_COUNT = (lambda x: _is_count(x), "a whole number of at least 1")
 _RANGES: dict[str, Any] = {
     "updates": _COUNT,
-    "seed": (lambda x: 0 <= x < 2**31 and x == int(x), "a whole number from 0 to 2147483647"),
+    "seed": (lambda x: isinstance(x, int) and 0 <= x < 2**31, "a whole number from 0 to 2147483647"),
     "delta": _POSITIVE,
     "batch_size": _COUNT,
     "rollout_length": _COUNT,
@@ -325,6 +345,10 @@ _CHOICES = {
 }
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -334,8 +358,16 @@ def _require(holds: bool, name: str, given: Any, allowed: str) -> None:
         raise InputError(f"{name} is {given!r}: allowed is {allowed}")
 
 
+def require_seed(seed: Any) -> None:
+    test, allowed = _RANGES["seed"]
+    _require(_is_number(seed) and test(seed), "seed", seed, allowed)
+
+
 def require_new_folder(out: Path) -> None:
     """Nothing a user trained is overwritten."""
+    for parent in out.parents:
+        if parent.exists() and not parent.is_dir():
+            raise InputError(f"output folder '{out}' cannot be made: '{parent}' is a file, give a path below a folder")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(
             f"output folder '{out}' exists and is not empty: give a new folder, or continue that run with "

@@ -8,7 +8,7 @@ from typing import Any
 
 from spacerl.baselines import Baseline
 from spacerl.baselines import load_baseline as _load_baseline
-from spacerl.config import InputError
+from spacerl.config import InputError, require_seed
 from spacerl.envs import make_native
 from spacerl.types import Env
 
@@ -29,11 +29,13 @@ def evaluate(run: str | Path, *, episodes: int = 1000, seed: int = 1, env: Env |
     """Play the newest policy of a run: mean, deviation and 95 % interval of J_R and J_C, stochastic and not."""
     from spacerl.evaluation import evaluate_policy
     from spacerl.runs import RunFolder
+    from spacerl.training import environment
 
     if episodes < 1:
         raise InputError(f"episodes is {episodes}: allowed is a whole number of at least 1")
+    require_seed(seed)
     config = RunFolder.open(run).config()
-    env = env or make_native(config.task)
+    env = environment(config, env)
     policy = _load_baseline(str(run), config.task, env.obs_shape, env.action_space)
     assert policy is not None
     limits: Any = config.cost_limit

@@ -12,8 +12,10 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -56,12 +58,25 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
 
     @classmethod
-    def create(cls, path: str | Path, config: RunConfig, versions: dict[str, Any]) -> RunFolder:
-        folder = cls(path)
-        folder.checkpoints.mkdir(parents=True, exist_ok=True)
-        write_json(folder.path / "versions.json", versions)
-        write_atomically(folder.path / "config.json", config.to_json())
-        return folder
+    @contextlib.contextmanager
+    def created(cls, path: str | Path, config: RunConfig, versions: dict[str, Any]) -> Iterator[RunFolder]:
+        """A new run folder, filled inside the `with` and put in its place at once at its end.
+
+        A process killed before that leaves no half-made run behind, only a folder whose name ends in .tmp.
+        """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        making = cls(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+        try:
+            os.chmod(making.path, 0o755)
+            making.checkpoints.mkdir()
+            write_json(making.path / "versions.json", versions)
+            write_atomically(making.path / "config.json", config.to_json())
+            yield making
+            os.rename(making.path, path)  # replaces nothing but an empty folder
+        except BaseException:
+            shutil.rmtree(making.path, ignore_errors=True)
+            raise
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -73,8 +88,10 @@ class RunFolder:
     def config(self) -> RunConfig:
         path = self.path / "config.json"
         try:
-            return RunConfig.from_json(path.read_text())
-        except (json.JSONDecodeError, TypeError) as error:
+            return RunConfig.from_json(path.read_text()).resolved()
+        except InputError as error:
+            raise InputError(f"'{path}': {error}") from error
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
             raise InputError(f"'{path}' is not a spacerl config: {error}") from error
 
     # Metrics ---------------------------------------------------------------------------------------------------------
@@ -94,11 +111,9 @@ class RunFolder:
 
     def keep_metrics_until(self, updates: int) -> None:
         """Drop rows that a resumed run will write again, and a row that a killed process left half written."""
-        if not self.metrics_path.exists():
-            return
-        lines = self.metrics_path.read_text().splitlines(keepends=True)
+        lines = self.metrics_path.read_text().splitlines(keepends=True) if self.metrics_path.exists() else []
         kept = lines[: updates + 1] if updates else []
-        if len(kept) not in (0, updates + 1) or any(not line.endswith("\n") for line in kept):
+        if len(kept) != (updates + 1 if updates else 0) or any(not line.endswith("\n") for line in kept):
             raise InputError(
                 f"'{self.metrics_path}' has fewer rows than its checkpoint has updates ({updates}): it was cut"
             )
@@ -122,6 +137,8 @@ class RunFolder:
         if not paths:
             raise InputError(f"'{self.path}' has no checkpoint to continue from: the run stopped before its first one")
         arrays, info = read_arrays(paths[-1], CHECKPOINT_FORMAT, "checkpoint")
+        if not info.get("update", "").isdigit():
+            raise InputError(f"checkpoint '{paths[-1]}' is foreign: it does not say which update it is of")
         return arrays, int(info["update"])
 
 
@@ -132,7 +149,7 @@ def _cell(value: float | int) -> str:
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], info: dict[str, str]) -> None:
     from safetensors.numpy import save
 
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # keeps scalars scalars
     write_atomically(path, save(contiguous, metadata=info))
 
 

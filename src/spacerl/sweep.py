@@ -19,8 +19,8 @@ import numpy as np
 from spacerl.config import InputError, RunConfig, require_new_folder
 from spacerl.evaluation import baseline_summary, write_trajectories
 from spacerl.progress import Progress
-from spacerl.runs import RunFolder, versions, write_json
-from spacerl.training import Parts, RunStopped, assemble, default_folder, device_name, fused_step, metrics_row, save
+from spacerl.runs import RunFolder
+from spacerl.training import Parts, RunStopped, assemble, create_folder, default_folder, fused_step, metrics_row, save
 from spacerl.types import TrainState
 from spacerl.update import initial_state
 
@@ -31,39 +31,57 @@ def sweep(
     """Train every seed with every baseline at once; one run folder each below `out`. Returns the folders."""
     if not seeds:
         raise InputError("no seed was given: pass at least one")
-    runs = [
-        _prepare(dataclasses.replace(config, seed=seed, baseline=name), Path(out))
-        for name in baselines
-        for seed in seeds
-    ]
-    parts, folders, targets = [run[0] for run in runs], [run[1] for run in runs], [run[2] for run in runs]
+    configs = [dataclasses.replace(config, seed=seed, baseline=name) for name in baselines for seed in seeds]
+    parts = [_assembled(each, Path(out)) for each in configs]
     _require_one_architecture(parts)
-    first = parts[0]
+    names = [default_folder(part.config).name for part in parts]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"run folder '{twice[0]}' would be made twice: give every seed and every baseline once")
+    first, summaries = parts[0], [baseline_summary(part) for part in parts]
     state = jax.vmap(lambda seed, target: initial_state(first.learner, seed, target))(
-        jnp.array([p.config.seed for p in parts]), jnp.array(targets, jnp.float32)
+        jnp.array([p.config.seed for p in parts]), jnp.array([target for target, _ in summaries], jnp.float32)
     )
+    folders = [RunFolder(Path(out) / name) for name in names]
+    for part, folder, own, (_, summary) in zip(parts, folders, _lanes(state, len(parts)), summaries, strict=True):
+        create_folder(part, folder.path, own, summary)
     thetas = None if first.baseline is None else jnp.stack([p.baseline.theta for p in parts])  # type: ignore[union-attr]
     program = lanes_program(first)
-    names = sorted(jax.eval_shape(lambda s, t: jax.vmap(lambda a, b: fused_step(first, a, b))(s, t), state, thetas)[1])
+    columns = sorted(
+        jax.eval_shape(lambda s, t: jax.vmap(lambda a, b: fused_step(first, a, b))(s, t), state, thetas)[1]
+    )
     title = f"{config.algorithm} on {config.task}: {len(seeds)} seeds x {len(baselines)} baselines"
     with Progress(title, first.config.updates, 0, progress) as show:  # type: ignore[arg-type]
         for done in range(first.config.updates):  # type: ignore[arg-type]
             started = time.perf_counter()
-            state, packed = program(state, thetas)
-            values, steps = jax.device_get((packed, state.env_steps))
+            following, packed = program(state, thetas)
+            values, steps = jax.device_get((packed, following.env_steps))
             seconds = time.perf_counter() - started
-            rows = [_row(done, names, values[lane], steps[lane], seconds / len(parts)) for lane in range(len(parts))]
+            broken = [parts[i].config for i, value in enumerate(values[:, columns.index("finite")]) if not value]
+            if broken:
+                _save(parts, folders, state)
+                raise RunStopped(
+                    f"numbers stopped being finite in update {done + 1} of seed {broken[0].seed}; "
+                    f"the states before it are saved below '{out}'"
+                )
+            state = following
+            rows = [_row(done, columns, values[lane], steps[lane], seconds / len(parts)) for lane in range(len(parts))]
             for folder, row in zip(folders, rows, strict=True):
                 folder.append_metrics(row)
             show({key: float(np.mean([row[key] for row in rows])) for key in rows[0]} | {"update": done})
-            broken = [parts[i].config for i, value in enumerate(values[:, names.index("finite")]) if not value]
-            if broken:
-                raise RunStopped(f"numbers stopped being finite in update {done + 1} of seed {broken[0].seed}")
-    for lane, (part, folder) in enumerate(zip(parts, folders, strict=True)):
-        own: TrainState = jax.tree.map(lambda leaf: leaf[lane], state)  # noqa: B023
-        save(part, folder, own)
+    for part, folder, own in _save(parts, folders, state):
         write_trajectories(part, own.theta, folder.path)
     return [folder.path for folder in folders]
+
+
+def _save(
+    parts: Sequence[Parts], folders: Sequence[RunFolder], state: TrainState
+) -> list[tuple[Parts, RunFolder, TrainState]]:
+    """Save every lane's own state as a checkpoint of its run."""
+    lanes = _lanes(state, len(parts))
+    for part, folder, own in zip(parts, folders, lanes, strict=True):
+        save(part, folder, own)
+    return list(zip(parts, folders, lanes, strict=True))
 
 
 def lanes_program(parts: Parts) -> Any:
@@ -76,19 +94,16 @@ def lanes_program(parts: Parts) -> Any:
     return jax.jit(jax.vmap(lane))
 
 
-def _prepare(config: RunConfig, out: Path) -> tuple[Parts, RunFolder, float]:
+def _assembled(config: RunConfig, out: Path) -> Parts:
     parts = assemble(config)
     if parts.baseline is not None and not parts.baseline.native:
-        raise InputError(
-            "a sweep compiles its baseline: a Python function cannot be one, use `spacerl train` for each seed"
-        )
-    path = out / default_folder(parts.config).name
-    require_new_folder(path)
-    target, summary = baseline_summary(parts)
-    folder = RunFolder.create(path, parts.config, versions(device_name()))
-    if summary is not None:
-        write_json(folder.path / "baseline.json", summary)
-    return parts, folder, target
+        raise InputError("a sweep compiles its baseline: a Python function cannot be one, train each seed instead")
+    require_new_folder(out / default_folder(parts.config).name)
+    return parts
+
+
+def _lanes(state: TrainState, count: int) -> list[TrainState]:
+    return [jax.tree.map(lambda leaf, i=lane: leaf[i], state) for lane in range(count)]
 
 
 def _require_one_architecture(parts: list[Parts]) -> None:

@@ -17,13 +17,13 @@ import numpy as np
 from spacerl.algorithms import make_algorithm
 from spacerl.baselines import Baseline, load_baseline, save_policy
 from spacerl.collect import environments_per_batch, native_rollout
-from spacerl.config import OWN_PREFIX, InputError, RunConfig, require_new_folder
+from spacerl.config import OWN_PREFIX, InputError, RunConfig, require_new_folder, unknown_name
 from spacerl.critics import linear_critic, neural_critic
 from spacerl.envs import make_native
 from spacerl.evaluation import baseline_summary, write_trajectories
 from spacerl.policies import PolicyFamily
 from spacerl.progress import Progress
-from spacerl.runs import RunFolder, versions, write_json
+from spacerl.runs import RunFolder, versions, write_atomically, write_json
 from spacerl.types import Array, Env, TrainState
 from spacerl.update import Learner, initial_state, update
 
@@ -42,12 +42,17 @@ class Parts(NamedTuple):
     count: int  # environments, each of which plays one episode per update
 
 
+def environment(config: RunConfig, given: Env | None) -> Env:
+    """The environment of a run: the one given, or the task's own."""
+    if given is None and config.task.startswith(OWN_PREFIX):
+        raise InputError(f"run of '{config.task}' needs your environment again: pass it as env=")
+    return make_native(config.task) if given is None else given
+
+
 def assemble(config: RunConfig, env: Env | None = None, baseline: Any = None) -> Parts:
     """All parts of a run; raises InputError for anything that does not fit together."""
     config = config.resolved()
-    if env is None and config.task.startswith(OWN_PREFIX):
-        raise InputError(f"run of '{config.task}' needs your environment again: pass it as env=")
-    env = env or make_native(config.task)
+    env = environment(config, env)
     limits = config.cost_limit
     assert isinstance(limits, tuple)
     if len(limits) != len(env.cost_names):
@@ -187,8 +192,6 @@ def train(
         raise InputError("neither a task nor an env was given: pass a task's name (`spacerl tasks` lists them) or env=")
     unknown = sorted(settings.keys() - {field.name for field in dataclasses.fields(RunConfig)})
     if unknown:
-        from spacerl.config import unknown_name
-
         raise unknown_name("setting", unknown[0], sorted(field.name for field in dataclasses.fields(RunConfig)))
     named = f"function:{getattr(baseline, '__name__', type(baseline).__name__)}" if callable(baseline) else baseline
     named = baseline.name if isinstance(baseline, Baseline) else named
@@ -199,11 +202,8 @@ def train(
     require_new_folder(out)
     target, summary = baseline_summary(parts)
     state = initial_state(parts.learner, config.seed, target)
-    folder = RunFolder.create(out, config, versions(device_name()))
-    if summary is not None:
-        write_json(folder.path / "baseline.json", summary)
-    save(parts, folder, state)
-    return run(parts, folder, state, progress)
+    create_folder(parts, out, state, summary)
+    return run(parts, RunFolder(out), state, progress)
 
 
 def resume(
@@ -216,15 +216,12 @@ def resume(
     arrays, done = folder.newest_checkpoint()
     template = jax.eval_shape(lambda: initial_state(parts.learner, 0, math.nan))
     state = from_arrays(arrays, template, f"checkpoint of update {done} in '{path}'")
-    if updates is not None:
-        if updates < done:
-            raise InputError(f"updates is {updates} and the run already has {done}: allowed is that or more")
-        config = dataclasses.replace(parts.config, updates=updates)
-        parts = assemble(config, env, baseline)
-        from spacerl.runs import write_atomically
-
-        write_atomically(folder.path / "config.json", parts.config.to_json())
+    if updates is not None and updates < done:
+        raise InputError(f"updates is {updates} and the run already has {done}: allowed is that or more")
     folder.keep_metrics_until(done)
+    if updates is not None:
+        parts = assemble(dataclasses.replace(parts.config, updates=updates), env, baseline)
+        write_atomically(folder.path / "config.json", parts.config.to_json())
     return run(parts, folder, state, progress)
 
 
@@ -270,10 +267,18 @@ def metrics_row(
     return row | {name: float(metrics[name]) for name in metrics if name not in row and name != "finite"}
 
 
+def create_folder(parts: Parts, out: Path, state: TrainState, summary: dict[str, Any] | None) -> None:
+    with RunFolder.created(out, parts.config, versions(device_name())) as folder:
+        if summary is not None:
+            write_json(folder.path / "baseline.json", summary)
+        save(parts, folder, state)
+
+
 def save(parts: Parts, folder: RunFolder, state: TrainState) -> None:
-    folder.save_checkpoint(to_arrays(state), int(state.update), parts.config.keep_checkpoints)
+    """Policy first: a checkpoint says that everything up to its update is on disk."""
     info = {"task": parts.config.task, "algorithm": parts.config.algorithm, "update": int(state.update)}
     save_policy(folder.path / "policy.safetensors", parts.learner.family, state.theta, info)
+    folder.save_checkpoint(to_arrays(state), int(state.update), parts.config.keep_checkpoints)
 
 
 def trained_policy(parts: Parts, state: TrainState) -> Baseline:

@@ -47,6 +47,7 @@ def initial_state(learner: Learner, seed: Array, baseline_J_R: float | Array) ->
 def digest(learner: Learner, critics: Any, rollout: Rollout, baseline_dist: Any) -> Batch:
     """Advantages, critic targets and episode sums of a rollout, flattened to B = T * N samples."""
     config, has_baseline = learner.config, baseline_dist is not None
+    rollout, baseline_dist = without_padding(rollout, baseline_dist)
     divergence = [rollout.dist.kl(baseline_dist) * rollout.valid] if has_baseline else []
     costs = [rollout.cost[..., k] for k in range(len(learner.cost_names))]
     signals = jnp.stack([rollout.reward, *costs, *divergence], axis=-1)  # (T, N, S)
@@ -96,6 +97,18 @@ def digest(learner: Learner, critics: Any, rollout: Rollout, baseline_dist: Any)
     )
 
 
+def without_padding(rollout: Rollout, baseline_dist: Any) -> tuple[Rollout, Any]:
+    """Padding overwritten with the first step of its column: a weight of zero does not remove what is not a number."""
+
+    def overwrite(leaf: Array) -> Array:
+        valid = rollout.valid.reshape(rollout.valid.shape + (1,) * (leaf.ndim - 2))
+        return jnp.where(valid, leaf, leaf[:1])
+
+    names = ("obs", "action", "log_prob", "dist", "next_obs")
+    kept, baseline = jax.tree.map(overwrite, ({name: getattr(rollout, name) for name in names}, baseline_dist))
+    return rollout._replace(**kept), baseline
+
+
 def without_rounding(centred: Array, weight: Array, returns: Array) -> Array:
     """Advantages (B, S) whose spread is no more than the rounding of their returns, set to zero.
 
@@ -103,8 +116,8 @@ def without_rounding(centred: Array, weight: Array, returns: Array) -> Array:
     divide by its tiny square and jump.
     """
     spread = jnp.sqrt(weight @ centred**2)
-    size = jnp.max(jnp.abs(returns), axis=0)
-    return jnp.where(spread > 1e-6 * size, centred, 0.0)
+    size = jnp.max(jnp.where(weight[:, None] > 0.0, jnp.abs(returns), 0.0), axis=0)
+    return jnp.where(spread <= 1e-6 * size, 0.0, centred)  # a NaN stays one, and stops the run
 
 
 def surrogates(learner: Learner, batch: Batch, dist: Any) -> Array:

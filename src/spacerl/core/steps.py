@@ -64,8 +64,8 @@ def halfspace_multipliers(gram: Array, violation: Array, priority: tuple[int, ..
     `gram` (M, M) is n_i^T L^-1 n_j and `violation` (M,) the constraint values at s_0. The projection onto a polyhedron
     is the nearest of the feasible projections onto the affine hulls of its faces, so all 2^M faces are tried (M is the
     number of constraints: two or three). Where the intersection is empty, constraints of a lower `priority` number are
-    satisfied first, then the worst violation of the next level is made as small as possible. Constraints whose normal
-    vanishes cannot be influenced and are ignored.
+    satisfied first, then the next level as far as a face allows (of two costs that exclude each other one is met). A
+    constraint whose normal vanishes cannot be influenced and is ignored.
     """
     scale = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0.0))
     alive = scale > jnp.sqrt(TINY)

@@ -1,0 +1,193 @@
+"""pi_B from every source: shipped with the package, a file, a run folder, a Python function."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import spacerl
+from spacerl.baselines import KINDS, Baseline, call_policy, load_baseline, save_policy, shipped
+from spacerl.config import TASKS, InputError
+from spacerl.evaluation import episode_returns, play
+from spacerl.policies import PolicyFamily
+from spacerl.training import RunFolder
+from spacerl.types import ActionSpace
+from test_training import quick_compilation  # noqa: F401
+
+READY = ("point-circle", "point-gather")
+EPISODES = 4000
+
+
+# ---------------------------------------------------------------- shipped with the package
+
+
+@pytest.mark.parametrize("task", READY)
+def test_three_kinds_are_shipped_for_every_ready_task(task):
+    assert set(shipped(task)) == set(KINDS) == {"cost", "reward", "near"}
+    env = spacerl.make_env(task)
+    for kind in KINDS:
+        baseline = load_baseline(kind, task, env.obs_shape, env.action_space)
+        assert baseline.native
+        assert (baseline.info["task"], baseline.info["kind"]) == (task, kind)
+        assert baseline.info["command"].startswith(f"spacerl baseline make {task} --kind {kind} ")
+        assert np.all(np.isfinite(baseline.theta))
+
+
+def test_tasks_without_an_environment_ship_none():
+    assert all(not shipped(task) for task in TASKS if task not in READY)
+
+
+@pytest.fixture(scope="module", params=READY)
+def measured(request):
+    """J_R and J_C of fresh episodes of each kind, as arrays over episodes; one program for all kinds of a task."""
+    task = request.param
+    env, kinds = spacerl.make_env(task), {kind: spacerl.load_policy(kind, task=task) for kind in KINDS}
+    thetas = jnp.stack([kinds[kind].theta for kind in KINDS])
+    family, preset = kinds["cost"].family, TASKS[task]
+    length = preset.rollout_length
+    _, rewards, costs, _ = jax.vmap(lambda t: play(env, lambda o: family.apply(t, o), 77, EPISODES, length))(thetas)
+    returns = {kind: episode_returns(rewards[k], costs[k], preset.discount) for k, kind in enumerate(KINDS)}
+    return task, {kind: (kinds[kind].info, J_R, J_C[:, 0]) for kind, (J_R, J_C) in returns.items()}
+
+
+def test_shipped_baselines_earn_and_cost_what_their_files_say(measured):
+    """Five standard errors of the difference between this mean and the recorded one, which has its own episodes."""
+    _, kinds = measured
+    for info, J_R, J_C in kinds.values():
+        share = math.sqrt(1 / EPISODES + 1 / info["episodes"])
+        assert abs(J_R.mean() - info["J_R"]) < 5 * J_R.std() * share + 1e-4
+        assert abs(J_C.mean() - info["J_C"]) < 5 * J_C.std() * share + 1e-4
+
+
+def test_shipped_baselines_are_of_their_kind(measured):
+    """The paper's three: one of little cost, one near the limit, one that breaks it and earns most."""
+    task, kinds = measured
+    limit = TASKS[task].cost_limit
+    cost, near, reward = (kinds[kind] for kind in ("cost", "near", "reward"))
+    assert cost[2].mean() < 0.5 * limit
+    assert 0.5 * limit < near[2].mean() < 1.5 * limit
+    assert reward[2].mean() > 1.5 * limit
+    assert reward[1].mean() > max(cost[1].mean(), near[1].mean())
+
+
+# ---------------------------------------------------------------- files and run folders
+
+
+@pytest.mark.parametrize("action", [ActionSpace("box", 2), ActionSpace("discrete", 3)])
+@pytest.mark.parametrize("hidden", [(5,), (7, 3, 2)])
+def test_a_policy_written_and_read_is_the_same_to_the_bit(action, hidden, tmp_path):
+    family = PolicyFamily((4,), action, hidden, 0.3)
+    theta = family.init(jax.random.PRNGKey(8)) + 0.1
+    info = {"task": "mine", "J_R": 1 / 3, "list": [1, "two"]}
+    save_policy(tmp_path / "policy.safetensors", family, theta, info)
+    read = spacerl.load_policy(tmp_path / "policy.safetensors")
+    assert np.asarray(read.theta).tobytes() == np.asarray(theta).tobytes()
+    assert read.info == info
+    assert read.family.spec() == family.spec()
+    obs = jax.random.normal(jax.random.PRNGKey(9), (6, 4))
+    ours, theirs = family.apply(theta, obs), read.distribution(obs, action)
+    assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+SETTINGS = {"algorithm": "space", "batch_size": 500, "hidden": (4,), "updates": 2, "progress": False}
+# Well-conditioned on purpose: programs that round differently must not drift apart.
+SETTINGS |= {"combine": "joint", "cg_damping": 0.1, "fisher_subsample": 1.0, "projection_kl_bound": 0.01}
+
+
+@pytest.fixture(scope="module")
+def native_run(tmp_path_factory):
+    """SPACE from a shipped baseline, which is evaluated inside the compiled program."""
+    return spacerl.train("point-circle", baseline="near", out=tmp_path_factory.mktemp("native") / "run", **SETTINGS)
+
+
+def metrics_of(folder) -> list[dict[str, float]]:
+    timed = ("seconds_collect", "seconds_update")
+    return [{k: v for k, v in row.items() if k not in timed} for row in RunFolder(folder).metrics()]
+
+
+def test_a_name_a_file_and_a_loaded_policy_are_the_same_baseline(native_run, tmp_path):
+    path = shipped("point-circle")["near"]
+    for number, baseline in enumerate((str(path), spacerl.load_policy("near", task="point-circle"))):
+        again = spacerl.train("point-circle", baseline=baseline, out=tmp_path / str(number), **SETTINGS)
+        assert repr(metrics_of(again.folder)) == repr(metrics_of(native_run.folder))
+
+
+def test_a_run_folder_is_a_baseline(native_run):
+    env = spacerl.make_env("point-circle")
+    baseline = load_baseline(str(native_run.folder), "point-circle", env.obs_shape, env.action_space)
+    assert np.array_equal(baseline.theta, native_run.policy.theta)
+    assert baseline.info["algorithm"] == "space"
+
+
+# ---------------------------------------------------------------- Python functions
+
+
+def test_a_function_learns_like_the_network_it_stands_for(native_run, tmp_path):
+    policy = spacerl.load_policy("near", task="point-circle")
+    calls = []
+
+    def near(obs):
+        assert isinstance(obs, np.ndarray)
+        calls.append(obs.shape)
+        dist = policy.distribution(obs, policy.family.action)
+        return np.asarray(dist.mean), np.exp(np.asarray(dist.log_std))
+
+    result = spacerl.train("point-circle", baseline=near, out=tmp_path / "run", **SETTINGS)
+    assert calls.count((500, 9)) == 2  # once per batch
+    compared = ("update", "env_steps", "J_R", "J_C", "J_D", "h_D", "cumulative_violation", "entropy")
+    for mine, theirs in zip(metrics_of(result.folder), metrics_of(native_run.folder), strict=True):
+        assert list(mine) == list(theirs)
+        for name in compared:
+            assert mine[name] == pytest.approx(theirs[name], rel=2e-3, abs=0.01)
+    rows = RunFolder(result.folder).metrics()
+    assert all(row["seconds_collect"] > 0.0 for row in rows)  # two programs: collection is timed apart
+    written = json.loads((result.folder / "config.json").read_text())
+    assert written["baseline"] == "function:near"
+    mine, theirs = (json.loads((r.folder / "baseline.json").read_text()) for r in (result, native_run))
+    assert (mine["J_R"], mine["J_C"]) == pytest.approx((theirs["J_R"], theirs["J_C"]), rel=1e-3)
+
+
+BOX, DISCRETE = ActionSpace("box", 2), ActionSpace("discrete", 3)
+
+
+def test_a_function_gets_one_flat_batch_and_its_answer_gets_the_shape_back():
+    obs = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
+    dist = call_policy(lambda x: (x[:, :2], 2.0 * np.ones((6, 2))), obs, 1, BOX, "f")
+    assert np.array_equal(dist.mean, obs[..., :2])
+    assert dist.log_std == pytest.approx(np.full((2, 3, 2), math.log(2.0)))
+
+
+def test_a_function_may_give_one_deviation_for_all():
+    dist = call_policy(lambda x: (np.zeros((len(x), 2)), 0.5), np.zeros((4, 9), np.float32), 1, BOX, "f")
+    assert dist.log_std == pytest.approx(np.full((4, 2), math.log(0.5)))
+
+
+def test_a_function_for_choices_gives_probabilities():
+    chances = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+    dist = call_policy(lambda x: chances, np.zeros((2, 9), np.float32), 1, DISCRETE, "f")
+    assert np.exp(jax.nn.log_softmax(dist.logits)) == pytest.approx(chances, abs=1e-6)
+    assert np.all(np.isfinite(dist.logits))  # certainty must not make divergences infinite
+
+
+def test_pictures_reach_a_function_unflattened():
+    seen = []
+
+    def policy(obs):
+        seen.append(obs.shape)
+        return np.zeros((len(obs), 2)), np.ones((len(obs), 2))
+
+    load_baseline(policy, "own:pixels", (8, 8, 3), BOX)
+    assert seen == [(2, 8, 8, 3)]
+
+
+def test_shapes_are_checked_whatever_the_source():
+    other = Baseline("mine", PolicyFamily((4,), BOX, (3,)), None)
+    with pytest.raises(InputError, match=r"baseline 'mine' takes observations of shape \(4,\)"):
+        load_baseline(other, "point-circle", (9,), BOX)
+    with pytest.raises(InputError, match=r"shape \(3,\)|2 observations"):
+        load_baseline(lambda obs: (np.zeros((3, 2)), np.ones((3, 2))), "point-circle", (9,), BOX)

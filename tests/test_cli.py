@@ -1,0 +1,251 @@
+"""The command line: help made from the config, commands that do what they say, exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spacerl
+from spacerl import sweep, training
+from spacerl.baselines import making
+from spacerl.cli import main
+from spacerl.config import ALGORITHM_SUMMARIES, TASKS, RunConfig
+from test_training import quick_compilation  # noqa: F401
+
+HEAVY = {"jax", "jaxlib", "equinox", "matplotlib", "numpy", "gymnasium", "tensorboardX", "safetensors"}
+COMMANDS = ("train", "sweep", "resume", "evaluate", "report", "tasks", "algorithms", "baseline")
+TINY = ["--algorithm", "pcpo", "--batch-size", "100", "--hidden", "4", "--updates", "2"]
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch, tmp_path_factory):
+    """Every test works in an empty folder; compiled programs are not kept in the home of who runs the tests."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "programs"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run made by the command line."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    main(["train", "point-circle", *TINY, "--out", str(folder), "--quiet"])
+    return folder
+
+
+@pytest.fixture
+def run(workplace, trained):
+    return shutil.copytree(trained, Path("run"))
+
+
+def python(program: str) -> str:
+    paths = os.pathsep.join(filter(None, [str(Path(spacerl.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "100"}
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment, timeout=60
+    )
+    return process.stdout
+
+
+HELP = """
+import sys
+from spacerl.cli import main
+try:
+    main({arguments})
+except SystemExit as stop:
+    assert stop.code == 0
+print("LOADED", *{{name.split(".")[0] for name in sys.modules}})
+"""
+
+
+def help_of(*arguments: str) -> str:
+    """Text of a help page; it must come without loading anything heavy, which is what keeps it fast."""
+    text, loaded = python(HELP.format(arguments=[*arguments, "--help"])).split("LOADED")
+    assert not set(loaded.split()) & HEAVY
+    return text
+
+
+def test_help_names_every_command_and_loads_nothing_heavy():
+    text = help_of()
+    assert all(command in text for command in COMMANDS)
+
+
+def test_help_of_train_comes_from_the_config():
+    text = help_of("train")
+    words = " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
+    for field in dataclasses.fields(RunConfig):
+        if field.name != "task":  # the positional argument
+            assert re.search(rf"--{field.name.replace('_', '-')}[ ,]", words), field.name
+        if field.default not in (dataclasses.MISSING, None) and not isinstance(field.default, bool):
+            assert f"(default: {field.default})" in words
+    assert "Trust-region radius: mean KL of the reward step." in words  # the text under the field
+    assert "Task to learn" in words
+
+
+def test_listing_tasks_and_algorithms_loads_no_jax():
+    listing = (
+        "from spacerl.cli import main; main(['tasks']); main(['algorithms']); import sys; print('jax' in sys.modules)"
+    )
+    text = python(listing)
+    assert all(name in text for name in (*TASKS, *ALGORITHM_SUMMARIES))
+    assert "50,000" in text
+    assert text.split()[-1] == "False"
+
+
+def test_importing_the_package_loads_nothing_heavy_and_has_the_public_names():
+    text = python("import sys, spacerl; print(*{n.split('.')[0] for n in sys.modules}); print('LOADED', *dir(spacerl))")
+    assert not set(text.split("LOADED")[0].split()) & HEAVY
+    for name in ("train", "resume", "evaluate", "load_policy", "make_env", "report"):
+        assert callable(getattr(spacerl, name))
+        assert name in spacerl.__all__
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = spacerl.nonsense
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_train_shows_progress_and_says_where_the_run_is(capsys, trained):
+    main(["train", "point-circle", *TINY])
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert "pcpo on point-circle" in lines[0]
+    assert re.match(r"update 1/2  J_R -?\d+\.\d+  J_C \d+\.\d+ / 5 ", lines[1])
+    assert lines[-1] == "run folder: runs/point-circle-pcpo-none-seed0"
+    metrics = Path("runs/point-circle-pcpo-none-seed0/metrics.csv")
+    values = [line.split(",")[2:4] for line in metrics.read_text().splitlines()[1:]]
+    assert values == [line.split(",")[2:4] for line in (trained / "metrics.csv").read_text().splitlines()[1:]]
+
+
+def test_quiet_prints_the_folder_only(capsys, run):
+    main(["resume", "run", "--updates", "3", "--quiet"])
+    assert capsys.readouterr().out == "run folder: run\n"
+    assert len(Path("run/metrics.csv").read_text().splitlines()) == 4
+
+
+def interrupted(parts):
+    """In the place of a stepper: the user presses Ctrl-C at once."""
+
+    def stepper(state):
+        raise KeyboardInterrupt
+
+    return stepper
+
+
+def test_options_of_the_command_line_are_the_config_of_the_run(monkeypatch):
+    given = {"seed": 3, "delta": 0.25, "hidden": [4, 3], "cost_limit": [2.5], "critic": "linear"}
+    options = "--seed 3 --delta 0.25 --hidden 4 3 --cost-limit 2.5 --critic linear --bootstrap-truncation"
+    monkeypatch.setattr(training, "make_stepper", interrupted)
+    with pytest.raises(SystemExit):
+        main(["train", "point-gather", "--quiet", "--out", "run", *TINY, *options.split(" ")])
+    config = json.loads(Path("run/config.json").read_text())
+    assert {name: config[name] for name in given} == given
+    assert config["bootstrap_truncation"] is True
+    assert config["rollout_length"] == 15
+
+
+def test_evaluate_prints_both_policies_with_intervals_and_the_limit(capsys, run):
+    main(["evaluate", "run", "--episodes", "30"])
+    printed = capsys.readouterr().out
+    report = spacerl.evaluate("run", episodes=30)
+    for mode in ("stochastic", "deterministic"):
+        cost = report[mode]["J_C"]["outside_walls"]
+        assert mode in printed
+        assert f"{report[mode]['J_R']['mean']:.4f}" in printed
+        assert f"{cost['mean']:.4f}" in printed
+        assert f"± {cost['interval']:.4f}" in printed
+        assert ("within" if cost["mean"] <= 5 else "above") + " h_C = 5" in printed
+
+
+def test_report_writes_a_page_into_the_run_or_where_told(capsys, run):
+    main(["report", "run"])
+    assert capsys.readouterr().out == "report: run/report.html\n"
+    main(["report", "run", "--out", "page.html", "--title", "Twice as far"])
+    assert "Twice as far" in Path("page.html").read_text()
+    assert Path("run/report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_sweep_is_its_runs_side_by_side(capsys, monkeypatch):
+    for module in (training, sweep):  # drawing compiles programs of its own
+        monkeypatch.setattr(module, "write_trajectories", lambda *arguments: None)
+    # Well-conditioned on purpose: a batched product rounds differently, and only that may differ.
+    setting = ["--algorithm", "f-pcpo", "--quiet", "--cg-damping", "0.1", "--fisher-subsample", "1"]
+    lanes = ["--seeds", "1", "--baselines", "reward", "near"]
+    main(["sweep", "point-circle", *TINY, *setting, *lanes, "--out", "sweep"])
+    assert "2 run folders below sweep" in capsys.readouterr().out
+    names = ["point-circle-f-pcpo-near-seed1", "point-circle-f-pcpo-reward-seed1"]
+    assert sorted(path.name for path in Path("sweep").iterdir()) == names
+
+    main(["train", "point-circle", *TINY, *setting, "--seed", "1", "--baseline", "near", "--out", "alone"])
+    alone, together = training.RunFolder("alone"), training.RunFolder(Path("sweep", names[0]))
+    assert alone.config() == together.config()
+    assert len(alone.metrics()) == len(together.metrics()) == 2
+    for one, other in zip(alone.metrics(), together.metrics(), strict=True):
+        assert list(one) == list(other)
+        for name in ("update", "env_steps", "J_R", "J_C", "J_D", "entropy"):
+            assert one[name] == pytest.approx(other[name], rel=1e-3)
+        assert one["kl"] == pytest.approx(other["kl"], rel=0.05)  # so small that it is mostly rounding
+    assert training.RunFolder(Path("sweep", names[1])).metrics()[0]["J_D"] != alone.metrics()[0]["J_D"]
+
+
+def test_interruption_has_its_own_exit_code(capsys, monkeypatch, run):
+    monkeypatch.setattr(training, "make_stepper", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main(["resume", "run", "--updates", "5", "--quiet"])
+    assert stop.value.code == 130
+    assert "spacerl resume" in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_is_not_called_bad_input(monkeypatch, run):
+    def faulty(parts):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(training, "make_stepper", faulty)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["resume", "run", "--updates", "5", "--quiet"])
+
+
+# ---------------------------------------------------------------- baselines by command
+
+
+def test_baseline_show_tells_what_is_known(capsys, run):
+    main(["baseline", "show", "point-gather"])
+    printed = capsys.readouterr().out
+    for kind in ("cost", "reward", "near"):
+        assert f"spacerl baseline make point-gather --kind {kind}" in printed
+    assert "J_C" in printed
+    main(["baseline", "show", "run"])
+    assert "pcpo" in capsys.readouterr().out
+
+
+def test_baseline_show_of_a_task_without_any_is_bad_input(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["baseline", "show", "ant-circle"])
+    assert stop.value.code == 2
+    assert "spacerl baseline make ant-circle" in capsys.readouterr().err
+
+
+def test_baseline_make_writes_a_policy_with_its_facts(capsys, monkeypatch):
+    preset = dataclasses.replace(TASKS["point-circle"], batch_size=100, hidden=(4,))
+    monkeypatch.setitem(TASKS, "point-circle", preset)
+    monkeypatch.setattr(making, "EVALUATION_EPISODES", 40)
+    main(["baseline", "make", "point-circle", "--kind", "reward", "--updates", "1", "--seed", "2", "--quiet"])
+    printed = capsys.readouterr().out
+    policy = spacerl.load_policy("point-circle-reward.safetensors")
+    facts = policy.info
+    assert facts["trained_h_C"] == 15.0  # three times the task's
+    assert (facts["task"], facts["kind"], facts["seed"], facts["updates"]) == ("point-circle", "reward", 2, 1)
+    assert f"J_R {facts['J_R']:.3f}, J_C {facts['J_C']:.3f}" in printed
+    assert "--kind reward --cost-limit 15 --updates 1 --delta 0.01 --seed 2" in facts["command"]
+    assert not list(Path().glob("**/checkpoints"))
+    with pytest.raises(SystemExit) as stop:  # a second time nothing is overwritten
+        main(["baseline", "make", "point-circle", "--kind", "reward", "--updates", "1", "--quiet"])
+    assert stop.value.code == 2

@@ -1,0 +1,164 @@
+"""What a policy is worth: evaluation against sums worked out by hand, and against what training logged."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import spacerl
+from spacerl.core.distributions import Gaussian
+from spacerl.evaluation import episode_returns, evaluate_policy, play, summarise
+from spacerl.training import RunFolder, assemble
+from spacerl.types import ActionSpace
+from test_training import quick_compilation  # noqa: F401
+
+
+class Countdown(NamedTuple):
+    """Episodes of one to five steps, drawn at reset. Reward is the action; costs are 1 and the step's number."""
+
+    name: str = "countdown"
+    obs_shape: tuple[int, ...] = (2,)
+    action_space: ActionSpace = ActionSpace("box", 1)
+    horizon: int = 5
+    cost_names: tuple[str, ...] = ("step", "number")
+
+    def reset(self, key):
+        return jnp.stack([jax.random.randint(key, (), 1, 6), 0]).astype(jnp.float32)
+
+    def observe(self, state):
+        return state
+
+    def step(self, state, action):
+        left, number = state
+        return jnp.stack([left - 1, number + 1]), action[0], jnp.stack([1.0, number]), left <= 1
+
+
+def number_plus_noise(obs) -> Gaussian:
+    """Mean is ten times the number of steps left, standard deviation a half."""
+    return Gaussian(10.0 * obs[..., :1], jnp.full_like(obs[..., :1], math.log(0.5)))
+
+
+EPISODES = 400
+
+
+def lengths_played(seed: int) -> np.ndarray:
+    """Steps of every episode, read off the states themselves."""
+    states, *_ = play(Countdown(), number_plus_noise, seed, EPISODES, 5)
+    return np.asarray(states)[0, :, 0].astype(int)
+
+
+def test_deterministic_episodes_are_sums_one_can_work_out():
+    lengths = lengths_played(3)
+    assert set(lengths) == {1, 2, 3, 4, 5}
+    _, rewards, costs, valid = play(Countdown(), number_plus_noise, 3, EPISODES, 5, deterministic=True)
+    J_R, J_C = episode_returns(rewards, costs, 0.9)
+    discounted = [sum(10.0 * (n - t) * 0.9**t for t in range(n)) for n in lengths]
+    assert J_R == pytest.approx(np.array(discounted), rel=1e-6)
+    assert np.array_equal(J_C, np.stack([lengths, lengths * (lengths - 1) / 2], axis=1))
+    assert np.array_equal(np.asarray(valid), np.arange(5)[:, None] < lengths[None])
+
+
+def test_a_shorter_length_cuts_episodes():
+    _, _, costs, valid = play(Countdown(), number_plus_noise, 3, EPISODES, 2)
+    assert np.array_equal(np.asarray(costs)[..., 0].sum(0), np.minimum(lengths_played(3), 2))
+    assert valid.shape == (2, EPISODES)
+
+
+def test_evaluate_policy_is_what_the_rows_of_play_give():
+    report = evaluate_policy(Countdown(), number_plus_noise, (2.0, 4.0), 0.9, 5, EPISODES, 3)
+    assert (report["episodes"], report["seed"]) == (EPISODES, 3)
+    for mode in ("stochastic", "deterministic"):
+        _, rewards, costs, _ = (
+            np.asarray(row, np.float64) for row in play(Countdown(), number_plus_noise, 3, EPISODES, 5, mode[0] == "d")
+        )
+        episodes = {"J_R": sum(0.9**t * rewards[t] for t in range(5))}
+        episodes |= {name: costs[:, :, k].sum(0) for k, name in enumerate(("step", "number"))}
+        given = {"J_R": report[mode]["J_R"], **report[mode]["J_C"]}
+        for name, values in episodes.items():
+            spread = math.sqrt(((values - values.mean()) ** 2).sum() / (EPISODES - 1))
+            assert given[name]["mean"] == pytest.approx(values.mean(), rel=1e-6)
+            assert given[name]["std"] == pytest.approx(spread, rel=1e-6)
+            assert given[name]["interval"] == pytest.approx(1.96 * spread / math.sqrt(EPISODES), rel=1e-6)
+        assert (given["step"]["limit"], given["number"]["limit"]) == (2.0, 4.0)
+
+
+def test_the_stochastic_policy_has_its_standard_deviation_and_the_deterministic_none():
+    _, noisy, _, valid = play(Countdown(), number_plus_noise, 3, EPISODES, 5)
+    _, plain, _, _ = play(Countdown(), number_plus_noise, 3, EPISODES, 5, deterministic=True)
+    noise = (np.asarray(noisy) - np.asarray(plain))[np.asarray(valid)]
+    assert abs(noise.mean()) < 5 * 0.5 / math.sqrt(noise.size)
+    assert noise.std() == pytest.approx(0.5, rel=5 / math.sqrt(2 * noise.size))
+
+
+def test_another_seed_plays_other_episodes_and_the_same_seed_the_same():
+    assert np.array_equal(lengths_played(3), lengths_played(3))
+    assert not np.array_equal(lengths_played(3), lengths_played(4))
+
+
+def test_a_policy_that_cannot_be_compiled_plays_the_same_episodes():
+    def policy(obs):
+        assert not isinstance(obs, jax.core.Tracer)
+        return number_plus_noise(jnp.asarray(obs))
+
+    compiled = play(Countdown(), number_plus_noise, 3, 20, 5)
+    called = play(Countdown(), policy, 3, 20, 5, compiled=False)
+    for one, other in zip(compiled[1:], called[1:], strict=True):
+        assert np.asarray(one) == pytest.approx(np.asarray(other), rel=1e-5, abs=1e-5)
+
+
+def test_one_episode_has_no_spread():
+    summary = summarise(np.array([3.0]))
+    assert summary["mean"] == 3.0
+    assert math.isnan(summary["std"])
+    assert math.isnan(summary["interval"])
+
+
+# ---------------------------------------------------------------- against training
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    settings = {"algorithm": "pcpo", "batch_size": 20_000, "hidden": (4,), "updates": 1, "progress": False}
+    return spacerl.train("point-circle", out=tmp_path_factory.mktemp("run") / "run", **settings).folder
+
+
+@pytest.fixture(scope="module")
+def parts(run):
+    return assemble(RunFolder(run).config())
+
+
+def test_the_logged_cost_is_the_cost_of_the_policy_that_acted(run, parts):
+    """Row 0 describes the first policy, from 400 episodes; 4,000 fresh ones of that policy must agree."""
+    row = RunFolder(run).metrics()[0]
+    theta = load_file(run / "checkpoints" / "update-000000.safetensors")["theta"]
+    _, rewards, costs, _ = play(parts.env, lambda obs: parts.learner.family.apply(theta, obs), 99, 4000, 50)
+    J_R, J_C = episode_returns(rewards, costs, 0.995)
+    error = J_C.std() * math.sqrt(1 / 4000 + 1 / 400)
+    assert abs(row["J_C"] - J_C.mean()) < 4 * error
+    assert row["J_C_error"] == pytest.approx(J_C.std() / math.sqrt(400), rel=0.3)
+    assert abs(row["J_R"] - J_R.mean()) < 4 * J_R.std() * math.sqrt(1 / 4000 + 1 / 400)
+    assert row["J_C"] > 1.0, "a policy without cost would prove nothing"
+
+
+def test_evaluate_plays_the_newest_policy_of_the_run(run, parts):
+    report = spacerl.evaluate(run, episodes=200, seed=5)
+    theta = load_file(run / "checkpoints" / "update-000001.safetensors")["theta"]
+    _, rewards, costs, _ = play(parts.env, lambda obs: parts.learner.family.apply(theta, obs), 5, 200, 50)
+    J_R, J_C = episode_returns(rewards, costs, 0.995)
+    assert report["stochastic"]["J_R"]["mean"] == pytest.approx(J_R.mean(), rel=1e-4)
+    assert report["stochastic"]["J_C"]["outside_walls"]["mean"] == pytest.approx(J_C.mean(), rel=1e-4)
+    assert report["stochastic"]["J_C"]["outside_walls"]["limit"] == 5.0
+    assert report["stochastic"] != report["deterministic"]
+
+
+def test_evaluate_takes_the_seed_and_the_number_of_episodes(run):
+    one, again = (spacerl.evaluate(run, episodes=20, seed=5) for _ in range(2))
+    assert one == again
+    assert spacerl.evaluate(run, episodes=20, seed=6)["stochastic"]["J_R"] != one["stochastic"]["J_R"]
+    assert spacerl.evaluate(run, episodes=20)["seed"] == 1
