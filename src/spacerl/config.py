@@ -27,6 +27,7 @@ def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> InputError:
 
 ALGORITHM_SUMMARIES = {
     "trpo": "trust-region step for reward; ignores costs and the baseline",
+    "trpo-lagrangian": "trust-region step for reward minus multipliers times cost, which grow with the violation",
     "cpo": "reward, trust region and one cost solved together, with line search",
     "pcpo": "trust-region step, then projection onto the cost constraint",
     "f-cpo": "CPO on reward minus a fixed weight times the divergence from the baseline",
@@ -194,6 +195,8 @@ class RunConfig:
     """d- variants: lambda <- lambda^beta as printed (which stays at 1), or lambda <- beta lambda."""
     weight_decay: float = 0.95
     """d- variants: beta."""
+    multiplier_rate: float = 0.05
+    """trpo-lagrangian: step of the multipliers, in reward per squared unit of cost."""
     pretrain_tolerance: float = 0.05
     """pretrain: imitation ends when J_R is within this fraction of the baseline's."""
     pretrain_updates: int = 100_000
@@ -330,6 +333,7 @@ _RANGES: dict[str, Any] = {
     "threshold_constant": (lambda x: x >= 0, "a finite number that is not negative"),
     "divergence_weight": (lambda x: x >= 0, "a finite number that is not negative"),
     "weight_decay": (lambda x: 0 < x < 1, "a number between 0 and 1"),
+    "multiplier_rate": _POSITIVE,
     "pretrain_tolerance": (lambda x: 0 <= x < 1, "a number from 0 to below 1"),
     "pretrain_updates": _COUNT,
     "checkpoint_every": _COUNT,

@@ -29,6 +29,7 @@ def _point_settings() -> list[Setting]:
     """Every algorithm, SPACE in each of its forms, with every kind of pi_B where it takes one."""
     alone = [
         Setting("trpo", ("--algorithm", "trpo")),
+        Setting("trpo-lagrangian", ("--algorithm", "trpo-lagrangian")),
         Setting("cpo", ("--algorithm", "cpo")),
         Setting("pcpo", ("--algorithm", "pcpo")),
         Setting("pcpo-l2", ("--algorithm", "pcpo", "--projection", "l2")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spacerl.algorithms.cpo import cpo
 from spacerl.algorithms.guarded import guarded
+from spacerl.algorithms.lagrangian import trpo_lagrangian
 from spacerl.algorithms.pcpo import pcpo
 from spacerl.algorithms.pretrain import pretrain
 from spacerl.algorithms.space import space
@@ -13,6 +14,7 @@ from spacerl.types import Algorithm
 
 ALGORITHMS = {
     "trpo": trpo,
+    "trpo-lagrangian": trpo_lagrangian,
     "cpo": cpo,
     "pcpo": pcpo,
     "f-cpo": f_cpo,
