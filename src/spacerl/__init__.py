@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from spacerl.evaluation import evaluate
-    from spacerl.library import load_policy, make_env, report
+    from spacerl.library import evaluate, load_policy, make_env, report
     from spacerl.training import resume, train
 
 _HOMES = {

@@ -154,10 +154,11 @@ class Reproduce:
     """Settings at a time; each is a process of its own."""
 
     def __call__(self) -> None:
-        from spacerl.reproduce import reproduce
+        from spacerl.reproduce import reproduce, summarise
 
         reproduce(self.experiment, self.out, self.updates, self.seeds, self.jobs)
-        print(f"runs below {self.out}; look at them with `spacerl report {self.out}`")
+        for path in summarise(self.experiment, self.out):
+            print(path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -209,6 +209,8 @@ class RunConfig:
 
     def resolved(self) -> RunConfig:
         """The same run with every None of the task's preset filled in, checked; raises InputError."""
+        plain: dict[str, Any] = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        self = dataclasses.replace(self, **plain)
         _check_types(self)
         preset = preset_of(self.task)
         filled = {
@@ -237,7 +239,7 @@ class RunConfig:
         for name in raw:
             if name not in known:
                 raise unknown_name("config key", name, sorted(known))
-        tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+        tuples: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
         return RunConfig(**tuples)
 
 
@@ -288,6 +290,8 @@ def _check(config: RunConfig) -> None:
             f"algorithm '{config.algorithm}' handles one cost and {len(limits)} limits were given: "
             "pcpo, f-pcpo, d-pcpo and space handle several"
         )
+    if config.task.startswith(OWN_PREFIX) and any(math.isnan(limit) for limit in limits):
+        raise InputError("cost-limit was not given: your environment needs one, a number or one per cost")
     for limit in limits:
         _require(_is_number(limit) and limit >= 0, "cost-limit", limit, "a finite number that is not negative")
     for name, (test, allowed) in _RANGES.items():
@@ -347,6 +351,13 @@ _CHOICES = {
     "threshold_rule": ("lemma", "fixed"),
     "weight_schedule": ("printed", "decay"),
 }
+
+
+def _plain(value: Any) -> Any:
+    """Python's own number for a NumPy scalar, such as a seed out of np.arange."""
+    if isinstance(value, tuple | list):
+        return tuple(_plain(each) for each in value)
+    return value.item() if hasattr(value, "item") and not isinstance(value, str) else value
 
 
 def _is_count(value: Any) -> bool:

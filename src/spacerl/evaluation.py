@@ -111,15 +111,16 @@ def baseline_summary(parts: Parts) -> tuple[float, dict[str, Any] | None]:
 
 def write_trajectories(parts: Parts, theta: Array, folder: Path) -> None:
     """A few episodes of pi_B and of the learned policy, for the report; tasks that can be drawn have an arena."""
-    if not hasattr(parts.env, "arena"):
+    env: Any = parts.env
+    if not hasattr(env, "arena"):
         return
     family = parts.learner.family
     learned = _drawn(parts, lambda obs: family.apply(theta, obs), True, "learned")
     drawn = [] if parts.baseline is None else [_drawn(parts, *baseline_policy(parts), "baseline")]
     write_json(
         folder / "trajectories.json",
-        {"task": parts.config.task, "arena": parts.env.arena(), "policies": [*drawn, learned]},
-    )  # type: ignore[attr-defined]
+        {"task": parts.config.task, "arena": env.arena(), "policies": [*drawn, learned]},
+    )
 
 
 def _drawn(parts: Parts, policy: Policy, compiled: bool, name: str) -> dict[str, Any]:

@@ -13,7 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from spacerl.config import InputError, unknown_name
+from spacerl.runs import RunFolder, write_atomically
 
 KINDS = ("cost", "reward", "near")
 BOUNDED = ("--divergence-gradient", "direct", "--projection-kl-bound", "0.005")
@@ -99,3 +102,82 @@ def reproduce(experiment: str, out: Path, updates: int, seeds: Sequence[int], jo
     if failed:
         raise InputError(f"{len(failed)} of {len(pending)} settings failed, first: spacerl {failed[0]}")
     return [Path(line[-1]) for line in pending]
+
+
+SHOWN = (10, 25, 50, 100, 200)
+COLUMNS = ("J_R", "J_C", "cumulative_violation")
+
+
+def collected(folder: Path) -> dict[tuple[str, str], np.ndarray]:
+    """(setting, pi_B) -> curves (seeds, updates, COLUMNS) of an experiment's folder, settings in alphabetic order."""
+    runs: dict[tuple[str, str], list] = {}
+    for path in sorted(folder.glob("*/*/metrics.csv")):
+        run = RunFolder(path.parent)
+        key = (path.parent.parent.name, run.config().baseline or "none")
+        runs.setdefault(key, []).append([[row[name] for name in COLUMNS] for row in run.metrics()])
+    return {key: np.array(values) for key, values in runs.items()}
+
+
+def markdown_table(curves: dict[tuple[str, str], np.ndarray]) -> str:
+    """Means over seeds; at the end, the mean of the last ten updates with half its 95 % interval over seeds."""
+    head = ["setting", "pi_B", "seeds", *(f"J_R@{k}" for k in SHOWN), "J_R end", "J_C end", "violations"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for (setting, baseline), values in curves.items():
+        ends = [values[:, -10:, 0].mean(1), values[:, -10:, 1].mean(1), values[:, -1, 2]]
+        cells = [setting, baseline, str(len(values))]
+        cells += [f"{values[:, k, 0].mean():.2f}" if k < values.shape[1] else "" for k in SHOWN]
+        lines.append("| " + " | ".join(cells + [_with_interval(end) for end in ends]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _with_interval(values: np.ndarray) -> str:
+    from scipy.stats import t
+
+    if values.size < 2:
+        return f"{values.mean():.3g}"
+    half = t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size)
+    return f"{values.mean():.3g} ± {half:.2g}"
+
+
+FIGURE_SETTINGS = ("pcpo", "cpo", "f-pcpo", "d-pcpo", "pretrain", "space-printed", "space-guarded")
+COLOURS = ("#555555", "#b0b0b0", "#e69f00", "#56b4e9", "#cc79a7", "#d55e00", "#009e73")
+
+
+def draw(curves: dict[tuple[str, str], np.ndarray], h_C: float, path: Path) -> None:
+    """J_R and J_C over updates, a column per kind of pi_B; mean and standard deviation over seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 6.5), layout="constrained")
+    axes = figure.subplots(2, len(KINDS), sharex=True, sharey="row")
+    for column, kind in enumerate(KINDS):
+        for setting, colour in zip(FIGURE_SETTINGS, COLOURS, strict=True):
+            values = curves.get((setting, kind), curves.get((setting, "none")))
+            if values is None:
+                continue
+            for row in (0, 1):
+                mean, std = values[..., row].mean(0), values[..., row].std(0, ddof=1)
+                axes[row, column].plot(mean, color=colour, label=setting, lw=1.6)
+                axes[row, column].fill_between(range(mean.size), mean - std, mean + std, color=colour, alpha=0.12, lw=0)
+        axes[1, column].axhline(h_C, color="black", ls="--", lw=1)
+        axes[1, column].set_ylim(0.0, 3.0 * h_C)
+        axes[0, column].set_title(f"pi_B: {kind}")
+        axes[1, column].set_xlabel("update")
+    axes[0, 0].set_ylabel("J_R")
+    axes[1, 0].set_ylabel("J_C (dashed: h_C)")
+    axes[0, 0].legend(fontsize=8, frameon=False)
+    figure.savefig(path, dpi=80)
+
+
+def summarise(experiment: str, out: Path) -> tuple[Path, Path]:
+    """Write table.md and curves.png beside an experiment's runs."""
+    folder = out / EXPERIMENTS[experiment][0]
+    curves = collected(folder)
+    if not curves:
+        raise InputError(f"'{folder}' holds no runs: make them with `spacerl reproduce {experiment}`")
+    h_C = RunFolder(next(folder.glob("*/*/metrics.csv")).parent).metrics()[0]["h_C"]
+    write_atomically(folder / "table.md", markdown_table(curves))
+    draw(curves, h_C, folder / "curves.png")
+    return folder / "table.md", folder / "curves.png"

@@ -68,6 +68,8 @@ def sweep(
             rows = [_row(done, columns, values[lane], steps[lane], seconds / len(parts)) for lane in range(len(parts))]
             for folder, row in zip(folders, rows, strict=True):
                 folder.append_metrics(row)
+            if (done + 1) % first.config.checkpoint_every == 0:
+                _save(parts, folders, state)
             show({key: float(np.mean([row[key] for row in rows])) for key in rows[0]} | {"update": done})
     for part, folder, own in _save(parts, folders, state):
         write_trajectories(part, own.theta, folder.path)

@@ -216,6 +216,10 @@ def resume(
     arrays, done = folder.newest_checkpoint()
     template = jax.eval_shape(lambda: initial_state(parts.learner, 0, math.nan))
     state = from_arrays(arrays, template, f"checkpoint of update {done} in '{path}'")
+    if int(state.update) != done:
+        raise InputError(
+            f"checkpoint of update {done} in '{path}' is foreign: the state in it is of update {int(state.update)}"
+        )
     if updates is not None and updates < done:
         raise InputError(f"updates is {updates} and the run already has {done}: allowed is that or more")
     folder.keep_metrics_until(done)

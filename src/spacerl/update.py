@@ -29,7 +29,7 @@ class Learner(NamedTuple):
     cost_names: tuple[str, ...]
 
 
-def initial_state(learner: Learner, seed: Array, baseline_J_R: float | Array) -> TrainState:
+def initial_state(learner: Learner, seed: int | Array, baseline_J_R: float | Array) -> TrainState:
     key, policy_key, critic_key = jax.random.split(jax.random.PRNGKey(seed), 3)
     state = TrainState(
         theta=learner.family.init(policy_key),
