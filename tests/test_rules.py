@@ -1,0 +1,48 @@
+"""Rule-based baselines: what they are worth, and that they can be learned from."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import spacerl
+from spacerl.baselines.rules import RULES, circle_follower, nearest_apple
+from spacerl.evaluation import episode_returns, play
+from spacerl.library import make_env
+
+
+@pytest.mark.parametrize(("task", "least_J_R", "least_J_C"), [("point-circle", 45.0, 20.0), ("point-gather", 9.0, 0.6)])
+def test_rules_earn_reward_and_break_the_constraint(task, least_J_R, least_J_C):
+    """Each rule ignores (circle) or only half minds (gather) the cost: useful, and unsafe."""
+    env = make_env(task)
+    _, rewards, costs, _ = play(env, RULES[task], 0, 1000, env.horizon)
+    J_R, J_C = episode_returns(rewards, costs, 0.995)
+    assert J_R.mean() > least_J_R
+    assert J_C.mean() > least_J_C
+
+
+@pytest.mark.parametrize(("position", "heading", "turn"), [((5.0, 0.0), math.pi / 2, 0.0), ((5.0, 0.0), 0.0, 0.25)])
+def test_the_follower_keeps_to_the_tangent(position, heading, turn):
+    obs = jnp.zeros(9).at[:3].set(jnp.array([*position, heading]))
+    assert circle_follower(obs).mean[1] == pytest.approx(turn, abs=1e-5)
+
+
+def test_the_collector_turns_to_an_apple_and_away_from_a_nearer_bomb():
+    apple = jnp.zeros(29).at[9 + 7].set(0.5)
+    assert nearest_apple(apple).mean[1] == pytest.approx(2.5 * math.pi / 10)
+    guarded = apple.at[19 + 7].set(0.9).at[9 + 2].set(0.3)
+    assert nearest_apple(guarded).mean[1] == pytest.approx(-2.5 * math.pi / 10)
+
+
+def test_a_rule_is_a_baseline(tmp_path):
+    def rule(obs):
+        dist = circle_follower(jnp.asarray(obs))
+        return np.asarray(dist.mean), np.exp(np.asarray(dist.log_std))
+
+    result = spacerl.train(
+        "point-circle", baseline=rule, batch_size=500, updates=1, out=tmp_path / "run", progress=False
+    )
+    assert math.isfinite(result.metrics[0]["J_D"])
