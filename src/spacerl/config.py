@@ -166,7 +166,7 @@ class RunConfig:
     sequential: the cost correction starts where the baseline's ended; joint: exact projection onto both;
     guarded: joint, with a cost margin, and the baseline followed only as far as it pays (docs/theory.md)."""
     projection_kl_bound: float | None = None
-    """SPACE: most KL each projection may spend; None leaves them unbounded, as printed."""
+    """SPACE, all forms but guarded: most KL each projection may spend; None leaves them unbounded, as printed."""
     divergence_gradient: Literal["full", "direct", "score"] | None = None
     """Gradient of J_D: direct term, score term (effect through the states visited), or both (full).
     None: direct for SPACE's guarded form, full for everything else."""

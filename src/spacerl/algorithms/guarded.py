@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from spacerl.algorithms.common import absent, take_full_step
 from spacerl.core.steps import metric_directions, natural_step, project, within_kl
-from spacerl.core.thresholds import lemma_threshold, running_mean, trust_radius
+from spacerl.core.thresholds import next_threshold, running_mean, trust_radius
 from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs
 
 
@@ -75,8 +75,8 @@ def guarded(config) -> Algorithm:
         overshot = ~jnp.isnan(gain) & jnp.any(surprise > 2.0 * state.J_C_error)
         kappa = trust_radius(state.kappa, kept, overshot, config.pull_kl_max)
         bias = running_mean(state.bias, surprise, config.margin_rate)
-        v = config.threshold_constant
-        h_D = lemma_threshold(state.h_D, J_R, J_C, state.previous_J_R, state.previous_J_C, h_C, v)
+        rule, v = config.threshold_rule, config.threshold_constant
+        h_D = next_threshold(rule, state.h_D, J_R, J_C, state.previous_J_R, state.previous_J_C, h_C, v)
         return state._replace(
             h_D=h_D, kappa=kappa, bias=bias, previous_J_R=J_R, previous_J_C=J_C, gained=gained, promised=promised
         )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from spacerl.algorithms.common import absent, take_full_step
 from spacerl.core.steps import metric_directions, natural_step, project, within_kl
-from spacerl.core.thresholds import lemma_threshold
+from spacerl.core.thresholds import next_threshold
 from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs
 
 
@@ -52,10 +52,8 @@ def space(config) -> Algorithm:
         return Proposal(ascent + pull + correction, jnp.array(False), info)
 
     def control(state: SpaceState, J_R: Array, J_C: Array, h_C: Array, J_D: Array) -> SpaceState:
-        if config.threshold_rule == "fixed":
-            return SpaceState(state.h_D, J_R, J_C)
-        v = config.threshold_constant
-        h_D = lemma_threshold(state.h_D, J_R, J_C, state.previous_J_R, state.previous_J_C, h_C, v)
+        rule, v = config.threshold_rule, config.threshold_constant
+        h_D = next_threshold(rule, state.h_D, J_R, J_C, state.previous_J_R, state.previous_J_C, h_C, v)
         return SpaceState(h_D, J_R, J_C)
 
     return Algorithm(Needs(cost=True, baseline=True), init, step, take_full_step, control, lambda s: s.h_D, absent)

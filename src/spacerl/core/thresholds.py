@@ -19,6 +19,13 @@ def lemma_threshold(
     return jnp.where(worse, h_D + v * jnp.sum((J_C - h_C) ** 2), h_D)
 
 
+def next_threshold(
+    rule: str, h_D: Array, J_R: Array, J_C: Array, previous_J_R: Array, previous_J_C: Array, h_C: Array, v: float
+) -> Array:
+    """h_D of the next update: "fixed" keeps it, "lemma" follows the paper."""
+    return h_D if rule == "fixed" else lemma_threshold(h_D, J_R, J_C, previous_J_R, previous_J_C, h_C, v)
+
+
 def trust_radius(radius: Array, kept: Array, overshot: Array, largest: float) -> Array:
     """Radius for the next step from how the last ones kept their promises, as trust-region methods do it.
 
