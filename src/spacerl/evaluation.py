@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spacerl.policies import PolicyFamily
 from spacerl.runs import write_json
 from spacerl.types import Array, Env
 
@@ -22,6 +24,16 @@ DRAWN_EPISODES = 12
 Policy = Callable[[Array], Any]  # observations (N, O) -> distribution
 
 
+class Network(NamedTuple):
+    """A policy as architecture and parameters: one compiled program serves all parameters."""
+
+    family: PolicyFamily
+    theta: Array
+
+    def __call__(self, obs: Array) -> Any:
+        return self.family.apply(self.theta, obs)
+
+
 def play(
     env: Env, policy: Policy, seed: int, episodes: int, length: int, deterministic: bool = False, compiled: bool = True
 ):
@@ -29,31 +41,46 @@ def play(
 
     A policy that cannot be compiled (a Python function) is called once per step for all episodes.
     """
-    reset_key, noise_key = jax.random.split(jax.random.PRNGKey(seed))
-    states = jax.vmap(env.reset)(jax.random.split(reset_key, episodes))
-
-    def act(state, key):
-        dist = policy(jax.vmap(env.observe)(state))
-        size = env.action_space.size
-        return dist.mode() if deterministic else dist.sample(dist.noise(key, (episodes, size)))
-
-    def advance(carry, action):
-        state, alive = carry
-        following, reward, cost, terminated = jax.vmap(env.step)(state, action)
-        row = (state, jnp.where(alive, reward, 0.0), jnp.where(alive[:, None], cost, 0.0), alive)
-        return (following, alive & ~terminated), row
-
-    keys = jax.random.split(noise_key, length)
-    start = (states, jnp.ones(episodes, bool))
+    key = jax.random.PRNGKey(seed)
+    if compiled and isinstance(policy, Network) and isinstance(env, Hashable):
+        return _network_program(env, policy.family, episodes, length, deterministic)(policy.theta, key)
     if compiled:
-        return jax.jit(lambda start, keys: jax.lax.scan(lambda c, k: advance(c, act(c[0], k)), start, keys))(
-            start, keys
-        )[1]
-    carry, rows, step = start, [], jax.jit(advance)
-    for key in keys:
-        carry, row = step(carry, jnp.asarray(act(carry[0], key)))
+        return jax.jit(lambda key: _scan(env, policy, key, episodes, length, deterministic))(key)
+    carry, keys = _start(env, key, episodes, length)
+    rows, step = [], jax.jit(lambda carry, action: _advance(env, carry, action))
+    for step_key in keys:
+        carry, row = step(carry, jnp.asarray(_act(env, policy, carry[0], step_key, deterministic)))
         rows.append(row)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+
+
+@functools.lru_cache(maxsize=16)
+def _network_program(env: Env, family: PolicyFamily, episodes: int, length: int, deterministic: bool) -> Callable:
+    return jax.jit(lambda theta, key: _scan(env, Network(family, theta), key, episodes, length, deterministic))
+
+
+def _scan(env: Env, policy: Policy, key: Array, episodes: int, length: int, deterministic: bool):
+    start, keys = _start(env, key, episodes, length)
+    return jax.lax.scan(lambda c, k: _advance(env, c, _act(env, policy, c[0], k, deterministic)), start, keys)[1]
+
+
+def _start(env: Env, key: Array, episodes: int, length: int):
+    reset_key, noise_key = jax.random.split(key)
+    states = jax.vmap(env.reset)(jax.random.split(reset_key, episodes))
+    return (states, jnp.ones(episodes, bool)), jax.random.split(noise_key, length)
+
+
+def _act(env: Env, policy: Policy, state: Any, key: Array, deterministic: bool) -> Array:
+    obs = jax.vmap(env.observe)(state)
+    dist = policy(obs)
+    return dist.mode() if deterministic else dist.sample(dist.noise(key, (obs.shape[0], env.action_space.size)))
+
+
+def _advance(env: Env, carry: tuple[Any, Array], action: Array):
+    state, alive = carry
+    following, reward, cost, terminated = jax.vmap(env.step)(state, action)
+    row = (state, jnp.where(alive, reward, 0.0), jnp.where(alive[:, None], cost, 0.0), alive)
+    return (following, alive & ~terminated), row
 
 
 def episode_returns(rewards: Array, costs: Array, discount: float) -> tuple[np.ndarray, np.ndarray]:
@@ -85,7 +112,9 @@ def baseline_policy(parts: Parts) -> tuple[Policy, bool]:
     """The baseline as a policy, and whether it can be compiled."""
     baseline = parts.baseline
     assert baseline is not None
-    return lambda obs: baseline.distribution(obs, parts.env.action_space), baseline.native
+    if baseline.family is not None and baseline.theta is not None:
+        return Network(baseline.family, baseline.theta), True
+    return lambda obs: baseline.distribution(obs, parts.env.action_space), False
 
 
 def baseline_summary(parts: Parts) -> tuple[float, dict[str, Any] | None]:
@@ -115,7 +144,7 @@ def write_trajectories(parts: Parts, theta: Array, folder: Path) -> None:
     if not hasattr(env, "arena"):
         return
     family = parts.learner.family
-    learned = _drawn(parts, lambda obs: family.apply(theta, obs), True, "learned")
+    learned = _drawn(parts, Network(family, theta), True, "learned")
     drawn = [] if parts.baseline is None else [_drawn(parts, *baseline_policy(parts), "baseline")]
     write_json(
         folder / "trajectories.json",

@@ -27,7 +27,7 @@ def load_policy(path: str | Path, task: str | None = None) -> Baseline:
 
 def evaluate(run: str | Path, *, episodes: int = 1000, seed: int = 1, env: Env | None = None) -> dict[str, Any]:
     """Play the newest policy of a run: mean, deviation and 95 % interval of J_R and J_C, stochastic and not."""
-    from spacerl.evaluation import evaluate_policy
+    from spacerl.evaluation import Network, evaluate_policy
     from spacerl.runs import RunFolder
     from spacerl.training import environment
 
@@ -38,10 +38,12 @@ def evaluate(run: str | Path, *, episodes: int = 1000, seed: int = 1, env: Env |
     env = environment(config, env)
     policy = _load_baseline(str(run), config.task, env.obs_shape, env.action_space)
     assert policy is not None
+    assert policy.family is not None
+    assert policy.theta is not None
     limits: Any = config.cost_limit
     return evaluate_policy(
         env,
-        lambda obs: policy.distribution(obs, env.action_space),
+        Network(policy.family, policy.theta),
         limits,
         config.discount,  # type: ignore[arg-type]
         config.rollout_length,  # type: ignore[arg-type]

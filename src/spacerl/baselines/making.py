@@ -29,7 +29,7 @@ def make_baseline(
     The trust region is wider than in the paper's table, so that a baseline takes minutes: how pi_B came to be is not
     part of the comparison, what it earns and costs is, and that is measured and kept with it.
     """
-    from spacerl.evaluation import evaluate_policy
+    from spacerl.evaluation import Network, evaluate_policy
     from spacerl.runs import versions
     from spacerl.training import assemble, train
 
@@ -50,7 +50,7 @@ def make_baseline(
     config = parts.config
     measured = evaluate_policy(
         parts.env,
-        lambda obs: family.apply(theta, obs),
+        Network(family, theta),
         own,
         config.discount,  # type: ignore[arg-type]
         config.rollout_length,  # type: ignore[arg-type]

@@ -1,0 +1,39 @@
+"""How radii and running means move, worked by hand."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spacerl.core.thresholds import lemma_threshold, next_threshold, running_mean, trust_radius
+
+
+@pytest.mark.parametrize(
+    ("kept", "overshot", "factor"),
+    [
+        (0.8, False, 1.5),
+        (0.4, False, 1.0),
+        (0.1, False, 0.5),
+        (-2.0, False, 0.5),
+        (0.8, True, 0.5),
+        (np.nan, False, 1.0),
+    ],
+)
+def test_a_radius_grows_on_kept_promises_and_shrinks_faster_on_broken_ones(kept, overshot, factor):
+    assert trust_radius(jnp.array(0.01), jnp.array(kept), jnp.array(overshot), 1.0) == pytest.approx(0.01 * factor)
+
+
+def test_a_radius_has_a_largest_value():
+    assert trust_radius(jnp.array(0.04), jnp.array(1.0), jnp.array(False), 0.05) == pytest.approx(0.05)
+
+
+def test_a_running_mean_waits_for_values():
+    mean = running_mean(jnp.array([1.0, 1.0]), jnp.array([2.0, jnp.nan]), 0.25)
+    np.testing.assert_allclose(mean, [1.25, 1.0])
+
+
+def test_a_fixed_threshold_ignores_what_the_lemma_sees():
+    seen = (jnp.array(1.0), jnp.array([7.0]), jnp.array(2.0), jnp.array([6.0]), jnp.array([5.0]), 10.0)
+    assert next_threshold("fixed", jnp.array(3.0), *seen) == 3.0
+    assert next_threshold("lemma", jnp.array(3.0), *seen) == lemma_threshold(jnp.array(3.0), *seen) == 43.0
