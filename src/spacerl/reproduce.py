@@ -134,9 +134,14 @@ def _with_interval(values: np.ndarray) -> str:
     from scipy.stats import t
 
     if values.size < 2:
-        return f"{values.mean():.3g}"
+        return _figure(values.mean())
     half = t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size)
-    return f"{values.mean():.3g} ± {half:.2g}"
+    return f"{_figure(values.mean())} ± {_figure(half, 2)}"
+
+
+def _figure(value: float, digits: int = 3) -> str:
+    """Significant digits, never an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:#.{digits}g}".rstrip(".")
 
 
 FIGURE_SETTINGS = ("pcpo", "cpo", "f-pcpo", "d-pcpo", "pretrain", "space-printed", "space-guarded")

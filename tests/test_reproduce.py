@@ -1,0 +1,54 @@
+"""Named experiments: their commands parse, and their tables say what the runs say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from spacerl.cli import Sweep, parse
+from spacerl.config import InputError, RunConfig
+from spacerl.reproduce import EXPERIMENTS, collected, commands, markdown_table, summarise
+from spacerl.runs import RunFolder
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_command_is_one_the_command_line_takes(experiment, tmp_path):
+    lines = commands(experiment, tmp_path, 7, (3, 4))
+    settings = [parse(line) for line in lines]
+    for setting in settings:
+        assert isinstance(setting, Sweep)
+        assert setting.seeds == (3, 4)
+        config = RunConfig(**{field.name: getattr(setting, field.name) for field in dataclasses.fields(RunConfig)})
+        for baseline in setting.baselines or (None,):
+            dataclasses.replace(config, baseline=baseline).resolved()
+    assert len({setting.out for setting in settings}) == len(lines)
+
+
+def test_an_unknown_experiment_is_named(tmp_path):
+    with pytest.raises(InputError, match="'point-circel'.*did you mean 'point-circle'"):
+        commands("point-circel", tmp_path, 1, (0,))
+
+
+def fake_run(folder, seed: int, offset: float) -> None:
+    config = RunConfig("point-circle", algorithm="pcpo", seed=seed, updates=12).resolved()
+    with RunFolder.created(folder, config, {}) as made:
+        for k in range(12):
+            row = {"update": k, "J_R": k + offset, "J_C": 5.0, "h_C": 5.0, "cumulative_violation": 0.5 * k}
+            made.append_metrics({name: float(value) for name, value in row.items()})
+
+
+def test_a_table_has_means_and_intervals_over_seeds(tmp_path):
+    for seed, offset in ((0, 0.0), (1, 2.0)):
+        fake_run(tmp_path / "point-circle" / "pcpo" / f"seed{seed}", seed, offset)
+    curves = collected(tmp_path / "point-circle")
+    assert curves["pcpo", "none"].shape == (2, 12, 3)
+    row = markdown_table(curves).splitlines()[-1]
+    # J_R at update 10 is 10 and 12; the last ten updates average 6.5 and 8.5, half the interval is 12.7 * sqrt(2) / sqrt(2).
+    assert [cell.strip() for cell in row.split("|")[1:5]] == ["pcpo", "none", "2", "11.00"]
+    assert "7.50 ± 13" in row
+    table, picture = summarise("point-circle", tmp_path)
+    assert table.read_text().endswith(row + "\n")
+    assert picture.read_bytes()[1:4] == b"PNG"
+    assert np.all(curves["pcpo", "none"][:, -1, 2] == 5.5)
