@@ -11,7 +11,6 @@ setting, so that n processes can share an accelerator.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import os
 import time
@@ -25,8 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from spacerl.baselines import Baseline
-from spacerl.baselines.rules import RULES
 from spacerl.config import RunConfig
 from spacerl.training import Parts, assemble, fused_step
 from spacerl.update import initial_state
@@ -40,16 +37,6 @@ METHODS = {
 }
 LOGGED = ("J_R", "J_C", "cumulative_violation", "J_C_error", "entropy", "J_D")
 TENTHS = (10, 25, 30, 60, 90, 120, 150, 180, 210, 240, 270, 299)
-
-
-@dataclasses.dataclass(frozen=True)
-class RuleFamily:
-    """A rule in the place of a network, so that it is compiled like one."""
-
-    task: str
-
-    def apply(self, theta, obs):
-        return RULES[self.task](obs)
 
 
 def parameters(task: str) -> dict[str, jax.Array]:
@@ -95,8 +82,8 @@ def one_setting(task: str, method: str, seeds: list[int], updates: int) -> dict[
     parts = assemble(RunConfig(task=task, baseline="near", **settings))
     found = curves(parts, list(thetas.values()), seeds, updates)
     result = {name: found[:, i] for i, name in enumerate(thetas)}
-    rule = Baseline("rule", family=RuleFamily(task), theta=jnp.zeros(1))  # type: ignore[arg-type]
-    result["rule"] = curves(parts._replace(baseline=rule), [jnp.zeros(1)], seeds, updates)[:, 0]
+    rule = assemble(RunConfig(task=task, baseline="rule", **settings))
+    result["rule"] = curves(rule, [jnp.zeros(1)], seeds, updates)[:, 0]
     return result
 
 

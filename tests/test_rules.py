@@ -37,12 +37,14 @@ def test_the_collector_turns_to_an_apple_and_away_from_a_nearer_bomb():
     assert nearest_apple(guarded).mean[1] == pytest.approx(-2.5 * math.pi / 10)
 
 
-def test_a_rule_is_a_baseline(tmp_path):
+def test_a_rule_by_name_learns_like_the_same_rule_as_a_function(tmp_path):
     def rule(obs):
         dist = circle_follower(jnp.asarray(obs))
         return np.asarray(dist.mean), np.exp(np.asarray(dist.log_std))
 
-    result = spacerl.train(
-        "point-circle", baseline=rule, batch_size=500, updates=1, out=tmp_path / "run", progress=False
-    )
-    assert math.isfinite(result.metrics[0]["J_D"])
+    settings = {"batch_size": 500, "updates": 2, "progress": False}
+    named = spacerl.train("point-circle", baseline="rule", out=tmp_path / "named", **settings)
+    called = spacerl.train("point-circle", baseline=rule, out=tmp_path / "called", **settings)
+    assert named.metrics[1]["J_D"] > 0.0
+    for column in ("J_R", "J_C", "J_D", "kl"):
+        assert named.metrics[1][column] == pytest.approx(called.metrics[1][column], rel=1e-3)

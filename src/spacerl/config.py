@@ -109,7 +109,8 @@ class RunConfig:
     algorithm: str = "space"
     """Update rule; `spacerl algorithms` lists them."""
     baseline: str | None = None
-    """Policy to learn from (pi_B): cost, reward or near (shipped with the task), a policy file, or a run folder."""
+    """Policy to learn from (pi_B): cost, reward or near (shipped with the task), rule (a hand-written one), a policy
+    file, or a run folder."""
     updates: int | None = None
     """Policy updates."""
     seed: int = 0

@@ -9,8 +9,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from spacerl.baselines.rules import RULES, RuleFamily
 from spacerl.config import InputError, unknown_name
 from spacerl.core.distributions import Categorical, Distribution, Gaussian
 from spacerl.policies import PolicyFamily, family_of_spec
@@ -18,6 +20,7 @@ from spacerl.runs import POLICY_FORMAT, read_arrays, write_arrays
 from spacerl.types import ActionSpace, Array
 
 KINDS = ("cost", "reward", "near")
+RULE = "rule"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,9 @@ def load_baseline(given: Any, task: str, obs_shape: tuple[int, ...], action: Act
         baseline = given
     elif callable(given):
         baseline = Baseline(getattr(given, "__name__", type(given).__name__), function=given)
+    elif given == RULE and task in RULES:
+        family: Any = RuleFamily(task, tuple(obs_shape), action)
+        baseline = Baseline(RULE, family, jnp.zeros(1), info={"rule": RULES[task].__name__})
     else:
         baseline = _load_file(_locate(str(given), task), str(given))
     return _checked(baseline, task, obs_shape, action)
@@ -76,7 +82,8 @@ def _locate(given: str, task: str) -> Path:
         return path / "policy.safetensors"
     if path.is_file():
         return path
-    raise unknown_name("baseline", given, [*available, "a policy file", "a run folder"])
+    rule = [RULE] if task in RULES else []
+    raise unknown_name("baseline", given, [*available, *rule, "a policy file", "a run folder"])
 
 
 def _load_file(path: Path, name: str) -> Baseline:

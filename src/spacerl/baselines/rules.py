@@ -5,13 +5,14 @@ Each is a function of observations (..., O) that returns a Gaussian, like a poli
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
 import jax.numpy as jnp
 
 from spacerl.core.distributions import Gaussian
-from spacerl.types import Array
+from spacerl.types import ActionSpace, Array
 
 STD = 0.3  # of every rule's actions: close enough to be seen as a plan, wide enough to be learned from
 
@@ -49,3 +50,15 @@ def _with_std(mean: Array) -> Gaussian:
 
 
 RULES: dict[str, Callable[[Array], Gaussian]] = {"point-circle": circle_follower, "point-gather": nearest_apple}
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleFamily:
+    """A task's rule in the place of a network: it has no parameters, and theta is ignored."""
+
+    task: str
+    obs_shape: tuple[int, ...]
+    action: ActionSpace
+
+    def apply(self, theta: Array, obs: Array) -> Gaussian:
+        return RULES[self.task](obs)
