@@ -25,7 +25,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from spacerl.config import RunConfig
-from spacerl.training import Parts, assemble, fused_step
+from spacerl.reporting import mean_interval
+from spacerl.sweep import lanes_program
+from spacerl.training import Parts, assemble
 from spacerl.update import initial_state
 
 TASKS = ("point-circle", "point-gather")
@@ -63,14 +65,10 @@ def curves(parts: Parts, thetas: list, seeds: list[int], updates: int) -> np.nda
     repeated = None if thetas[0] is None else jnp.repeat(jnp.stack(thetas), len(seeds), axis=0)
     states = jax.vmap(lambda seed: initial_state(parts.learner, seed, 0.0))(lanes)
 
-    def lane(state, theta):
-        following, metrics = fused_step(parts, state, theta)
-        return following, jnp.stack([metrics[name] for name in LOGGED])
-
-    program, rows = jax.jit(jax.vmap(lane)), []
+    program, rows = lanes_program(parts), []
     for _ in range(updates):
-        states, row = program(states, repeated)
-        rows.append(row)
+        states, metrics = program(states, repeated)
+        rows.append(jnp.stack([metrics[name] for name in LOGGED], axis=-1))
     return np.asarray(jnp.stack(rows)).reshape(updates, len(thetas), len(seeds), len(LOGGED))
 
 
@@ -107,7 +105,8 @@ def table(options) -> None:
             _, method, baseline, _ = path.name.split(".")
             values = np.load(path)["arr_0"]
             violations = values[-1, :, 2]
-            half = 2.776 * violations.std(ddof=1) / math.sqrt(violations.size) if violations.size == 5 else math.nan
+            interval = mean_interval(violations)
+            half = (interval.high - interval.low) / 2
             cells = [method.replace("_", " "), baseline, *(f"{values[k, :, 0].mean():.1f}" for k in shown)]
             cells += [f"{values[-10:, :, 1].mean():.3f}", f"{violations.mean():.1f} ± {half:.1f}"]
             print("| " + " | ".join(cells) + " |")

@@ -19,6 +19,11 @@ from spacerl.config import ALGORITHM_SUMMARIES, NEEDS_BASELINE, TASKS, InputErro
 BAD_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
 
 
+def settings_of(command: RunConfig) -> dict[str, Any]:
+    """The run's settings among a command's options."""
+    return {field.name: getattr(command, field.name) for field in dataclasses.fields(RunConfig)}
+
+
 @dataclasses.dataclass(frozen=True)
 class Train(RunConfig):
     """Train a policy on a task and leave a run folder."""
@@ -33,7 +38,7 @@ class Train(RunConfig):
     def __call__(self) -> None:
         from spacerl.training import train
 
-        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunConfig)}
+        settings = settings_of(self)
         result = train(settings.pop("task"), out=self.out, progress=not self.quiet, **settings)
         print(f"run folder: {result.folder}")
 
@@ -56,8 +61,9 @@ class Sweep(RunConfig):
     def __call__(self) -> None:
         from spacerl.sweep import sweep
 
-        config = RunConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(RunConfig)})
-        folders = sweep(config, self.seeds, self.baselines or (self.baseline,), self.out, not self.quiet)
+        folders = sweep(
+            RunConfig(**settings_of(self)), self.seeds, self.baselines or (self.baseline,), self.out, not self.quiet
+        )
         print(f"{len(folders)} run folders below {self.out}")
 
 

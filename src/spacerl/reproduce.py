@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spacerl.config import InputError, unknown_name
+from spacerl.reporting import mean_interval
 from spacerl.runs import RunFolder, write_atomically
 
 KINDS = ("cost", "reward", "near")
@@ -131,12 +132,11 @@ def markdown_table(curves: dict[tuple[str, str], np.ndarray]) -> str:
 
 
 def _with_interval(values: np.ndarray) -> str:
-    from scipy.stats import t
-
+    """Mean over seeds and half its 95 % interval, where there is more than one seed."""
+    interval = mean_interval(values)
     if values.size < 2:
-        return _figure(values.mean())
-    half = t.ppf(0.975, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size)
-    return f"{_figure(values.mean())} ± {_figure(half, 2)}"
+        return _figure(interval.mean)
+    return f"{_figure(interval.mean)} ± {_figure((interval.high - interval.low) / 2, 2)}"
 
 
 def _figure(value: float, digits: int = 3) -> str:

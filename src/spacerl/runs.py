@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import datetime
+import functools
 import json
 import os
 import platform
@@ -193,6 +194,7 @@ def _version(package: str) -> str:
         return "unknown"
 
 
+@functools.cache  # a sweep asks once per run
 def _commit() -> str:
     """Commit of a source checkout, with "+" where files differ from it; "release" where there is none."""
     here = Path(__file__).parent

@@ -7,6 +7,7 @@ because a batched product rounds differently from a single one.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,53 +48,42 @@ def sweep(
         create_folder(part, folder.path, own, summary)
     thetas = None if first.baseline is None else jnp.stack([p.baseline.theta for p in parts])  # type: ignore[union-attr]
     program = lanes_program(first)
-    columns = sorted(
-        jax.eval_shape(lambda s, t: jax.vmap(lambda a, b: fused_step(first, a, b))(s, t), state, thetas)[1]
-    )
     title = f"{config.algorithm} on {config.task}: {len(seeds)} seeds x {len(baselines)} baselines"
     with Progress(title, first.config.updates, 0, progress) as show:  # type: ignore[arg-type]
         for done in range(first.config.updates):  # type: ignore[arg-type]
             started = time.perf_counter()
-            following, packed = program(state, thetas)
-            values, steps = jax.device_get((packed, following.env_steps))
-            seconds = time.perf_counter() - started
-            broken = [parts[i].config for i, value in enumerate(values[:, columns.index("finite")]) if not value]
+            following, metrics = program(state, thetas)
+            values, steps = jax.device_get((metrics, following.env_steps))
+            seconds = (time.perf_counter() - started) / len(parts)
+            broken = [part.config.seed for part, finite in zip(parts, values["finite"], strict=True) if not finite]
             if broken:
                 _save(parts, folders, state)
                 raise RunStopped(
-                    f"numbers stopped being finite in update {done + 1} of seed {broken[0].seed}; "
+                    f"numbers stopped being finite in update {done + 1} of seed {broken[0]}; "
                     f"the states before it are saved below '{out}'"
                 )
             state = following
-            rows = [_row(done, columns, values[lane], steps[lane], seconds / len(parts)) for lane in range(len(parts))]
+            lanes = [{name: column[i] for name, column in values.items()} for i in range(len(parts))]
+            rows = [metrics_row(done, int(steps[i]), lane, math.nan, seconds) for i, lane in enumerate(lanes)]
             for folder, row in zip(folders, rows, strict=True):
                 folder.append_metrics(row)
-            if (done + 1) % first.config.checkpoint_every == 0:
+            if (done + 1) % first.config.checkpoint_every == 0 or done + 1 == first.config.updates:
                 _save(parts, folders, state)
             show({key: float(np.mean([row[key] for row in rows])) for key in rows[0]} | {"update": done})
-    for part, folder, own in _save(parts, folders, state):
+    for part, folder, own in zip(parts, folders, _lanes(state, len(parts)), strict=True):
         write_trajectories(part, own.theta, folder.path)
     return [folder.path for folder in folders]
 
 
-def _save(
-    parts: Sequence[Parts], folders: Sequence[RunFolder], state: TrainState
-) -> list[tuple[Parts, RunFolder, TrainState]]:
+def _save(parts: Sequence[Parts], folders: Sequence[RunFolder], state: TrainState) -> None:
     """Save every lane's own state as a checkpoint of its run."""
-    lanes = _lanes(state, len(parts))
-    for part, folder, own in zip(parts, folders, lanes, strict=True):
+    for part, folder, own in zip(parts, folders, _lanes(state, len(parts)), strict=True):
         save(part, folder, own)
-    return list(zip(parts, folders, lanes, strict=True))
 
 
 def lanes_program(parts: Parts) -> Any:
-    """(states, baseline parameters), each with a leading axis of lanes -> (states, metrics packed as (lanes, M))."""
-
-    def lane(state: TrainState, theta: Any) -> tuple[TrainState, Any]:
-        following, metrics = fused_step(parts, state, theta)
-        return following, jnp.stack([metrics[name] for name in sorted(metrics)])
-
-    return jax.jit(jax.vmap(lane))
+    """(states, baseline parameters) -> (states, metrics), everything with a leading axis of lanes."""
+    return jax.jit(jax.vmap(lambda state, theta: fused_step(parts, state, theta)))
 
 
 def _assembled(config: RunConfig, out: Path) -> Parts:
@@ -112,8 +102,3 @@ def _require_one_architecture(parts: list[Parts]) -> None:
     shapes = {None if p.baseline is None else p.baseline.family for p in parts}
     if len(shapes) > 1:
         raise InputError("the baselines of one sweep must share an architecture: sweep those that differ one by one")
-
-
-def _row(done: int, names: list[str], values: np.ndarray, steps: Any, seconds: float) -> dict[str, float | int]:
-    metrics = dict(zip(names, values, strict=True))
-    return metrics_row(done, int(steps), metrics, float("nan"), seconds)

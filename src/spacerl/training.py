@@ -212,19 +212,20 @@ def resume(
     """Continue a run from its newest checkpoint, exactly as if it had never stopped. `updates` extends it."""
     folder = RunFolder.open(path)
     config = folder.config()
-    parts = assemble(config, env, baseline)
     arrays, done = folder.newest_checkpoint()
+    if updates is not None:
+        if updates < done:
+            raise InputError(f"updates is {updates} and the run already has {done}: allowed is that or more")
+        config = dataclasses.replace(config, updates=updates)
+    parts = assemble(config, env, baseline)
     template = jax.eval_shape(lambda: initial_state(parts.learner, 0, math.nan))
     state = from_arrays(arrays, template, f"checkpoint of update {done} in '{path}'")
     if int(state.update) != done:
         raise InputError(
             f"checkpoint of update {done} in '{path}' is foreign: the state in it is of update {int(state.update)}"
         )
-    if updates is not None and updates < done:
-        raise InputError(f"updates is {updates} and the run already has {done}: allowed is that or more")
     folder.keep_metrics_until(done)
     if updates is not None:
-        parts = assemble(dataclasses.replace(parts.config, updates=updates), env, baseline)
         write_atomically(folder.path / "config.json", parts.config.to_json())
     return run(parts, folder, state, progress)
 

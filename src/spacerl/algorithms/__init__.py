@@ -12,6 +12,12 @@ from spacerl.algorithms.trpo import trpo
 from spacerl.algorithms.weighted import d_cpo, d_pcpo, f_cpo, f_pcpo
 from spacerl.types import Algorithm
 
+
+def any_space(config) -> Algorithm:
+    """SPACE in the form the config names; the guarded one has a file of its own."""
+    return guarded(config) if config.combine == "guarded" else space(config)
+
+
 ALGORITHMS = {
     "trpo": trpo,
     "trpo-lagrangian": trpo_lagrangian,
@@ -22,11 +28,9 @@ ALGORITHMS = {
     "d-cpo": d_cpo,
     "d-pcpo": d_pcpo,
     "pretrain": pretrain,
-    "space": space,
+    "space": any_space,
 }
 
 
 def make_algorithm(config) -> Algorithm:
-    if config.algorithm == "space" and config.combine == "guarded":
-        return guarded(config)
     return ALGORITHMS[config.algorithm](config)
