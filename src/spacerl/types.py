@@ -20,12 +20,15 @@ else:
 
 
 class ActionSpace(NamedTuple):
-    """What the policy must produce: ``size`` real numbers ("box") or one of ``size`` choices ("discrete")."""
+    """What the policy must produce: ``size`` real numbers ("box"), one of ``size`` choices ("discrete"), or one choice
+    out of each of several lists ("multidiscrete"), whose lengths are ``choices`` and sum to ``size``."""
 
     kind: str
     size: int
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    choices: tuple[int, ...] = ()
+    scaled: bool = False  # box: the policy acts in [-1, 1], which stands for [low, high]; others act in physical units
 
 
 class Env(Protocol):
@@ -55,6 +58,48 @@ class Env(Protocol):
         ...
 
 
+IDLE, STEP, RESET = 0, 1, 2  # commands to a lane of a HostEnv
+
+
+class Tick(NamedTuple):
+    """What one tick of a HostEnv gives back, NumPy arrays over its N lanes; rows of idle lanes mean nothing."""
+
+    obs: Any  # (N, ...) observation to act on next: after the step, or the first of a new episode
+    next_obs: Any  # (N, ...) true observation after the step, before any reset
+    reward: Any  # (N,)
+    cost: Any  # (N, K)
+    terminated: Any  # (N,) bool
+    truncated: Any  # (N,) bool
+    lost: Any  # (N,) bool: the lane's episode was lost to a fault (a dead worker); the lane is idle now
+
+
+class HostEnv(Protocol):
+    """N environments side by side outside of JAX: worker processes, or a simulator with threads of its own."""
+
+    name: str
+    obs_shape: tuple[int, ...]
+    obs_dtype: Any
+    action_space: ActionSpace
+    horizon: int
+    cost_names: tuple[str, ...]
+    lanes: int
+
+    def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
+        """Advance every lane by its command (N,): IDLE, STEP with its row of `action`, or RESET with its `seed`.
+
+        `last` (N,) marks a step on which the time limit falls: it truncates unless the task terminates. A step that
+        ends an episode begins a new one at once where `seed` (N,) int64 is not negative, and leaves the lane idle
+        where it is. The same commands with the same seeds give the same numbers.
+        """
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """What happened since the last call and belongs into the metrics: restarted workers, diverged simulations."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Rollout(NamedTuple):
     """Experience of the acting policy, time-major. Who stepped the environments is invisible downstream."""
 
@@ -68,12 +113,14 @@ class Rollout(NamedTuple):
     terminated: Array  # (T, N) the task ended the episode: nothing follows
     truncated: Array  # (T, N) a time limit ended it: something would have followed
     valid: Array  # (T, N) False for padding after an episode that ended before the last row
+    diverged: Any = None  # (T, N) steps whose simulation broke down; None where the environment cannot tell
 
 
 class Batch(NamedTuple):
     """A rollout digested: advantages and episode sums in the units the step needs."""
 
-    obs: Array  # (B, ...)
+    obs: Array  # (B, ...) as the environment gives them: what critics see
+    inputs: Array  # (B, ...) the same, normalised where the run normalises: what the policy sees
     action: Array  # (B, A) or (B,)
     log_prob: Array  # (B,)
     dist: Any  # leaves (B, A)
@@ -152,6 +199,7 @@ class TrainState(NamedTuple):
     update: Array  # () updates done
     env_steps: Array  # () uint32, steps taken
     cumulative_violation: Array  # ()
+    normaliser: Any = ()  # statistics of the observations where the run normalises them
 
 
 Metrics = dict[str, Array]
