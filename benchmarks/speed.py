@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from spacerl.config import RunConfig
 from spacerl.sweep import lanes_program
-from spacerl.training import assemble, collect_step, device_name, fused_step
+from spacerl.training import assemble, baseline_thetas, collect_step, device_name, fused_step
 from spacerl.update import initial_state
 
 SETTINGS = {
@@ -67,10 +67,10 @@ def main() -> None:
         if options.only and settings["algorithm"] not in options.only:
             continue
         parts = assemble(RunConfig(task=options.task, **settings))
-        theta = None if parts.baseline is None else parts.baseline.theta
+        thetas = baseline_thetas(parts)
         state = initial_state(parts.learner, 0, 0.0)
         rollout = (jax.jit(lambda s, p=parts: collect_step(p, s)), (state,))
-        update = (jax.jit(lambda s, t, p=parts: fused_step(p, s, t)), (state, theta))
+        update = (jax.jit(lambda s, t, p=parts: fused_step(p, s, t)), (state, thetas))
         firsts = [first_call(*rollout), first_call(*update)]
         medians = side_by_side([rollout, update], options.repeats)
         print(f"{'bare rollout':32s} {1e3 * medians[0]:7.1f} ms {1.0:13.1f} {firsts[0]:9.1f} s")
@@ -78,7 +78,7 @@ def main() -> None:
         if options.lanes and "space" in name:
             seeds = jnp.arange(options.lanes)
             states = jax.vmap(lambda seed, p=parts: initial_state(p.learner, seed, 0.0))(seeds)
-            thetas = None if theta is None else jnp.stack([theta] * options.lanes)
+            thetas = jax.tree.map(lambda theta: jnp.stack([theta] * options.lanes), thetas)
             lanes = (lanes_program(parts), (states, thetas))
             first = first_call(*lanes)
             one, several = side_by_side([update, lanes], max(3, options.repeats // 3))

@@ -163,7 +163,7 @@ def train(learner: Learner, env: Any, episodes: int, updates: int, baseline_thet
     def one(state, _):
         key, rollout_key = jax.random.split(state.key)
         rollout = collect(learner, env, state.theta, rollout_key, episodes)
-        baseline = None if baseline_theta is None else learner.family.apply(baseline_theta, rollout.obs)
+        baseline = () if baseline_theta is None else (learner.family.apply(baseline_theta, rollout.obs),)
         return update(learner, state._replace(key=key), rollout, baseline)
 
     def run():

@@ -171,7 +171,8 @@ def test_a_bounded_projection_onto_several_constraints_spends_at_most_the_bound(
 @pytest.mark.parametrize("costs", [1, 2])
 def test_guarded_space_adds_a_bounded_pull_that_promises_reward_and_keeps_the_costs(costs):
     problems = random_problems(seed=19, count=COUNT, costs=costs)
-    safe = proposals(problems, "pcpo").astype(np.float64)  # no error of d is given, so there is no margin
+    # No error of d is given, so there is no margin; both bound what the projection onto the costs may spend.
+    safe = proposals(problems, "pcpo", projection_kl_bound=0.05).astype(np.float64)
     steps = proposals(problems, "space", combine="guarded", pull_kl=BOUND).astype(np.float64)
     pulled = np.linalg.norm(steps - safe, axis=-1) > 1e-4 * np.linalg.norm(safe, axis=-1)
     assert 20 <= np.sum(pulled) <= COUNT - 20
@@ -187,7 +188,24 @@ def test_guarded_space_adds_a_bounded_pull_that_promises_reward_and_keeps_the_co
 def test_guarded_space_far_inside_its_region_is_pcpo():
     problems = random_problems(seed=19, count=COUNT, costs=1)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))
-    assert_identical(proposals(problems, "space", combine="guarded"), proposals(problems, "pcpo"))
+    bounded = {"projection_kl_bound": 0.03}
+    assert_identical(proposals(problems, "space", combine="guarded", **bounded), proposals(problems, "pcpo", **bounded))
+
+
+def test_a_bound_on_the_projection_holds_and_changes_nothing_below_it():
+    problems = random_problems(seed=23, count=COUNT, costs=2)
+    free, none = proposals(problems, "pcpo"), proposals(problems, "pcpo", projection_kl_bound=1e9)
+    assert_identical(free, none)
+    bounded = proposals(problems, "pcpo", projection_kl_bound=BOUND).astype(np.float64)
+    ascent = proposals(problems, "trpo").astype(np.float64)
+    shortened = 0
+    for i in range(COUNT):
+        F, whole, kept = problems.one(i).F, free[i] - ascent[i], bounded[i] - ascent[i]
+        spent = 0.5 * length(F, whole) ** 2
+        share = min(1.0, np.sqrt(BOUND / max(spent, 1e-30)))
+        shortened += share < 1.0
+        assert np.linalg.norm(kept - share * whole) <= 1e-3 * np.linalg.norm(free[i])
+    assert 20 <= shortened
 
 
 @pytest.mark.parametrize(

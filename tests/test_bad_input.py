@@ -213,7 +213,13 @@ def test_what_cannot_be_parsed_is_one_sentence_as_well(arguments, refused):
 
 @pytest.mark.parametrize(
     ("command", "told"),
-    [("", "train"), ("trian", "trian"), ("train", "spacerl train"), ("baseline", "make"), ("resume", "spacerl resume")],
+    [
+        ("", "train"),
+        ("trian", "trian"),
+        ("train", "neither a task nor an env"),
+        ("baseline", "make"),
+        ("resume", "spacerl resume"),
+    ],
 )
 def test_a_command_that_is_missing_or_incomplete_is_one_sentence_as_well(command, told, refused):
     refused(*command.split(), names=told)
@@ -223,11 +229,12 @@ def outside(name: str) -> list:
     """Values that no setting of that kind accepts, and those just beyond the ends of its range."""
     wrong = [math.nan, math.inf, -math.inf, -1, "3", True]
     whole = {"updates", "seed", "batch_size", "rollout_length", "cg_iterations", "backtrack_tries", "pretrain_updates"}
-    whole |= {"checkpoint_every", "keep_checkpoints"}
+    whole |= {"checkpoint_every", "keep_checkpoints", "environments"}
     above_zero = {"delta", "initial_std", "critic_kl", "projection_kl_bound", "fisher_subsample"}
+    above_zero |= {"worker_timeout", "baseline_std", "baseline_exploration"}
     above_zero |= {name for name in configuration._RANGES if name.endswith("discount")}
     at_most_one = {"fisher_subsample"} | {n for n in configuration._RANGES if n.endswith(("discount", "gae_lambda"))}
-    below_one = {"backtrack_factor", "weight_decay", "pretrain_tolerance"}
+    below_one = {"backtrack_factor", "weight_decay", "pretrain_tolerance", "baseline_exploration"}
     wrong += [1.5, 3.0] if name in whole else []
     wrong += [0] if name in above_zero | (whole - {"seed"}) else []
     wrong += [1.0001] if name in at_most_one else []
@@ -253,7 +260,7 @@ def test_every_number_is_checked_by_the_command_line(name, refused):
 
 def test_all_numbers_of_a_config_have_a_range():
     numbers = {field.name for field in dataclasses.fields(RunConfig) if re.search(r"\b(int|float)\b", str(field.type))}
-    assert numbers - {"cost_limit", "hidden"} == set(configuration._RANGES)
+    assert numbers - {"cost_limit", "hidden", "filters"} == set(configuration._RANGES)
 
 
 @pytest.mark.parametrize("sizes", [[], ["0"], ["8", "-3"]])
@@ -452,11 +459,11 @@ def test_a_baseline_with_other_actions_is_refused(action, told, refused):
 
 
 BAD_FUNCTIONS = {
-    "no pair": (lambda obs: np.zeros((len(obs), 2)), "pair"),
-    "nothing": (lambda obs: None, "pair"),
+    "three of two": (lambda obs: np.zeros((len(obs), 3)), "actions of shape"),
+    "nothing": (lambda obs: None, "returned NoneType: numbers are expected"),
     "too many actions": (lambda obs: (np.zeros((len(obs), 3)), np.ones((len(obs), 3))), "means of shape"),
     "too few rows": (lambda obs: (np.zeros((len(obs) + 1, 2)), np.ones((len(obs), 2))), "means of shape"),
-    "words": (lambda obs: ("left", "right"), "means of shape"),
+    "words": (lambda obs: ("left", "right"), "numbers are expected"),
     "wrong deviations": (lambda obs: (np.zeros((len(obs), 2)), np.ones((len(obs), 3))), "deviations of shape"),
     "no deviation": (lambda obs: (np.zeros((len(obs), 2)), np.zeros((len(obs), 2))), "above 0"),
     "a negative deviation": (lambda obs: (np.zeros((len(obs), 2)), -np.ones((len(obs), 2))), "above 0"),

@@ -157,19 +157,21 @@ BOX, DISCRETE = ActionSpace("box", 2), ActionSpace("discrete", 3)
 
 def test_a_function_gets_one_flat_batch_and_its_answer_gets_the_shape_back():
     obs = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
-    dist = call_policy(lambda x: (x[:, :2], 2.0 * np.ones((6, 2))), obs, 1, BOX, "f")
+    dist = call_policy(Baseline("f", function=lambda x: (x[:, :2], 2.0 * np.ones((6, 2)))), obs, BOX)
     assert np.array_equal(dist.mean, obs[..., :2])
     assert dist.log_std == pytest.approx(np.full((2, 3, 2), math.log(2.0)))
 
 
 def test_a_function_may_give_one_deviation_for_all():
-    dist = call_policy(lambda x: (np.zeros((len(x), 2)), 0.5), np.zeros((4, 9), np.float32), 1, BOX, "f")
+    dist = call_policy(
+        Baseline("f", function=lambda x: (np.zeros((len(x), 2)), 0.5)), np.zeros((4, 9), np.float32), BOX
+    )
     assert dist.log_std == pytest.approx(np.full((4, 2), math.log(0.5)))
 
 
 def test_a_function_for_choices_gives_probabilities():
     chances = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
-    dist = call_policy(lambda x: chances, np.zeros((2, 9), np.float32), 1, DISCRETE, "f")
+    dist = call_policy(Baseline("f", function=lambda x: chances), np.zeros((2, 9), np.float32), DISCRETE)
     assert np.exp(jax.nn.log_softmax(dist.logits)) == pytest.approx(chances, abs=1e-6)
     assert np.all(np.isfinite(dist.logits))  # certainty must not make divergences infinite
 
@@ -182,7 +184,7 @@ def test_pictures_reach_a_function_unflattened():
         return np.zeros((len(obs), 2)), np.ones((len(obs), 2))
 
     load_baseline(policy, "own:pixels", (8, 8, 3), BOX)
-    assert seen == [(2, 8, 8, 3)]
+    assert {shape[1:] for shape in seen} == {(8, 8, 3)}
 
 
 def test_shapes_are_checked_whatever_the_source():

@@ -84,7 +84,7 @@ def test_help_of_train_comes_from_the_config():
     for field in dataclasses.fields(RunConfig):
         if field.name != "task":  # the positional argument
             assert re.search(rf"--{field.name.replace('_', '-')}[ ,]", words), field.name
-        if field.default not in (dataclasses.MISSING, None) and not isinstance(field.default, bool):
+        if field.default not in (dataclasses.MISSING, None) and not isinstance(field.default, bool | tuple):
             assert f"(default: {field.default})" in words
     assert "Trust-region radius: mean KL of the reward step." in words  # the text under the field
     assert "Task to learn" in words

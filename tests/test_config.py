@@ -12,7 +12,7 @@ import pytest
 
 from spacerl import config as configuration
 from spacerl.config import ALGORITHM_SUMMARIES, TASKS, InputError, RunConfig
-from spacerl.training import assemble, fused_step
+from spacerl.training import assemble, baseline_thetas, fused_step
 from spacerl.update import initial_state
 
 # ---------------------------------------------------------------- the paper's table
@@ -50,13 +50,13 @@ def test_presets_are_the_papers_table(task, monkeypatch):
 
 def test_the_table_has_these_seven_tasks():
     assert tuple(TASKS) == COLUMNS
-    assert [name for name in TASKS if TASKS[name].available] == ["point-circle", "point-gather"]
+    assert [name for name in TASKS if TASKS[name].available] == list(COLUMNS[:4])
 
 
 def test_the_environments_have_the_tables_rollout_length():
     from spacerl.library import make_env
 
-    for task in ("point-circle", "point-gather"):
+    for task in COLUMNS[:4]:
         assert make_env(task).horizon == TABLE["rollout_length"][COLUMNS.index(task)]
 
 
@@ -73,7 +73,8 @@ def test_what_is_given_wins_over_the_preset():
 def test_filling_in_twice_changes_nothing():
     config = RunConfig("point-gather", baseline="near").resolved()
     assert config.resolved() == config
-    assert [f.name for f in dataclasses.fields(config) if getattr(config, f.name) is None] == ["projection_kl_bound"]
+    free = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) is None]
+    assert free == ["workers", "projection_kl_bound"]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,9 @@ BASES = {name: {"algorithm": name} for name in ALGORITHM_SUMMARIES} | {
 }
 BASES["d-pcpo"] |= {"weight_schedule": "decay"}
 LOOP = {"updates", "checkpoint_every", "keep_checkpoints"}  # not part of an update: see test_training
+# Of environments on the host and of baselines that are functions: see test_own_environment.
+LOOP |= {"env_args", "cost", "environments", "workers", "worker_timeout", "filters"}
+LOOP |= {"baseline_std", "baseline_exploration", "simulator"}
 LIKELY = {"backtrack": "cpo", "weight": "d-pcpo", "divergence_weight": "f-cpo", "pretrain": "pretrain"}
 LIKELY |= {start: "space guarded" for start in ("pull", "cost_margin", "margin", "promise")}
 
@@ -113,9 +117,9 @@ def program(*settings) -> str:
     parts = assemble(RunConfig(**dict(settings)))
     start = jax.make_jaxpr(lambda: initial_state(parts.learner, parts.config.seed, 1.0))()
     state = jax.eval_shape(lambda: initial_state(parts.learner, 0, 1.0))
-    theta = None if parts.baseline is None else parts.baseline.theta
-    update = jax.make_jaxpr(lambda state, theta: fused_step(parts, state, theta))(state, theta)
-    numbers = [np.asarray(x).tobytes() for x in (*start.consts, *update.consts, *([] if theta is None else [theta]))]
+    thetas = baseline_thetas(parts)
+    update = jax.make_jaxpr(lambda state, thetas: fused_step(parts, state, thetas))(state, thetas)
+    numbers = [np.asarray(x).tobytes() for x in (*start.consts, *update.consts, *thetas)]
     return f"{start}{update}{numbers}"
 
 

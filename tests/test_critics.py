@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from conftest import quick_jit
 from spacerl.critics import Critic, linear_critic, neural_critic
 
 SAMPLES, WIDTH = 600, 3
@@ -132,3 +133,49 @@ def test_neural_critic_learns_all_of_a_batch_that_comes_in_order():
     data = (*(jnp.asarray(x, jnp.float32) for x in parts), jnp.arange(SAMPLES))
     critic = make_critic("neural")
     assert np.max(unexplained(critic, fitted(critic, data, 30), data)) < 0.1
+
+
+# ---------------------------------------------------------------- pictures
+
+SIDE = 8
+
+
+def pictures(seed: int = 0):
+    """A bright square somewhere in the dark beside two numbers; targets: where it is, and one of the numbers."""
+    rng = np.random.default_rng(seed)
+    place = rng.integers(0, SIDE - 2, size=(SAMPLES, 2))
+    image = np.zeros((SAMPLES, SIDE, SIDE, 1))
+    for row, (i, j) in enumerate(place):
+        image[row, i : i + 3, j : j + 3] = 255.0
+    numbers = rng.normal(size=(SAMPLES, 2)) * 50.0 + 1000.0
+    obs = np.concatenate([numbers[:, :1], image.reshape(SAMPLES, -1), numbers[:, 1:]], axis=-1)
+    targets = np.stack([place[:, 0] - 0.5 * place[:, 1], numbers[:, 0]])
+    parts = (obs, np.zeros(SAMPLES), targets, np.full(SAMPLES, 1.0 / SAMPLES))
+    return *(jnp.asarray(x, jnp.float32) for x in parts), jnp.arange(SAMPLES)
+
+
+def picture_critic(obs_shape, offset: int) -> Critic:
+    images = ((offset, (SIDE, SIDE, 1), 1 / 255),)
+    critic = neural_critic(2, obs_shape, (16,), 0.05, 10, 1e-5, images=images, filters=(6, 4))
+    return Critic(*(quick_jit(function) for function in critic))
+
+
+def test_neural_critic_sees_where_things_are():
+    data = pictures()
+    critic = picture_critic((SIDE * SIDE + 2,), 1)
+    state = fitted(critic, data, 40)
+    assert state.obs_mean.shape == state.obs_std.shape == (2,)  # of the numbers, not of the pixels
+    assert np.max(unexplained(critic, state, data)) < 0.1
+
+
+def test_neural_critic_of_bytes_is_the_one_of_floats_in_parts_or_whole(monkeypatch):
+    obs, index, targets, weight, rows = pictures()
+    image = obs[:, 1:-1].reshape(SAMPLES, SIDE, SIDE, 1)
+    states = []
+    for at_once, dtype in ((1000, jnp.float32), (512, jnp.uint8)):
+        monkeypatch.setattr("spacerl.policies.ROWS_AT_ONCE", at_once)
+        critic = picture_critic((SIDE, SIDE, 1), 0)
+        states.append(fitted(critic, (image.astype(dtype), index, targets, weight, rows), 1))
+    moved = np.max(np.abs(states[0].theta - critic.init(jax.random.key(1)).theta))
+    assert moved > 0.01
+    np.testing.assert_allclose(states[1].theta, states[0].theta, atol=0.02 * moved)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 
-from spacerl.core.distributions import Categorical, Gaussian
+from conftest import quick_jit
+from spacerl.core.distributions import Categorical, Gaussian, MultiCategorical
+from spacerl.core.fisher import fisher_product
 
 RNG = np.random.default_rng(0)
 BATCH, ACTIONS = 20, 3
+CHOICES = (2, 3, 1, 4)
 
 
 def gaussians():
@@ -21,6 +26,13 @@ def gaussians():
 
 def categoricals():
     return Categorical(jnp.asarray(3.0 * RNG.normal(size=(BATCH, ACTIONS + 1)), jnp.float32))
+
+
+def multicategoricals():
+    return MultiCategorical(jnp.asarray(2.0 * RNG.normal(size=(BATCH, sum(CHOICES))), jnp.float32), CHOICES)
+
+
+KINDS = [gaussians, categoricals, multicategoricals]
 
 
 def frozen(dist: Gaussian):
@@ -60,7 +72,7 @@ def test_categorical_log_prob_entropy_and_kl():
     np.testing.assert_allclose(p.kl(q), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [gaussians, categoricals])
+@pytest.mark.parametrize("make", KINDS)
 def test_kl_to_itself_is_zero(make):
     dist = make()
     np.testing.assert_allclose(dist.kl(dist), np.zeros(BATCH), atol=1e-6)
@@ -91,15 +103,20 @@ def test_categorical_samples_have_the_distributions_frequencies():
     assert np.all(np.abs(frequencies - probabilities) < 5.0 * error + 1e-5)
 
 
-@pytest.mark.parametrize("make", [gaussians, categoricals])
+@pytest.mark.parametrize("make", KINDS)
 def test_mode_is_the_most_likely_action(make):
     dist = make()
-    others = dist.sample(type(dist).noise(jax.random.key(3), (200, *dist[0].shape)))
+    others = dist.sample(type(dist).noise(jax.random.key(3), (200, *jax.tree.leaves(dist)[0].shape)))
     likelihood = jax.vmap(dist.log_prob)(others)
     assert np.all(dist.log_prob(dist.mode()) >= np.max(likelihood, axis=0) - 1e-6)
 
 
-@pytest.mark.parametrize("make", [gaussians, categoricals])
+def inner(one, other):
+    """Sum of the products of all parameters, per sample."""
+    return sum(jnp.sum(u * v, axis=-1) for u, v in zip(*map(jax.tree.leaves, (one, other)), strict=True))
+
+
+@pytest.mark.parametrize("make", KINDS)
 def test_fisher_is_the_second_derivative_of_the_kl(make):
     """Of KL(p || p + t u) along random tangents u, in double precision."""
     single, tangent = make(), make()
@@ -113,16 +130,81 @@ def test_fisher_is_the_second_derivative_of_the_kl(make):
 
         curvature = jax.jacfwd(jax.jacfwd(kl))(0.0)
         product = dist.fisher(tangent)
-        quadratic = sum(jnp.sum(u * v, axis=-1) for u, v in zip(tangent, product, strict=True))
+        quadratic = inner(tangent, product)
         np.testing.assert_allclose(quadratic, curvature, rtol=1e-9)
 
 
-@pytest.mark.parametrize("make", [gaussians, categoricals])
+@pytest.mark.parametrize("make", KINDS)
 def test_fisher_is_the_covariance_of_the_score(make):
     """The definition: an average over actions of (score . u)^2, so the product cannot be off by a factor."""
     dist, tangent = make(), make()
     dist, tangent = (jax.tree.map(lambda leaf: leaf[:3], d) for d in (dist, tangent))
-    actions = dist.sample(type(dist).noise(jax.random.key(4), (200_000, *dist[0].shape)))
+    actions = dist.sample(type(dist).noise(jax.random.key(4), (200_000, *jax.tree.leaves(dist)[0].shape)))
     _, slope = jax.jvp(lambda d: jax.vmap(d.log_prob)(actions), (dist,), (tangent,))
-    quadratic = sum(jnp.sum(u * v, axis=-1) for u, v in zip(tangent, dist.fisher(tangent), strict=True))
+    quadratic = inner(tangent, dist.fisher(tangent))
     np.testing.assert_allclose(np.mean(np.asarray(slope) ** 2, axis=0), quadratic, rtol=0.03)
+
+
+# ---------------------------------------------------------------- several lists of choices
+
+
+def joint(dist: MultiCategorical) -> tuple[np.ndarray, np.ndarray]:
+    """All combinations of choices (C, D), and their probabilities (B, C) in double precision."""
+    cuts = np.split(np.asarray(dist.logits, np.float64), np.cumsum(dist.choices)[:-1], axis=-1)
+    lists = [scipy.special.softmax(logits, axis=-1) for logits in cuts]
+    combinations = np.array(list(itertools.product(*(range(count) for count in dist.choices))))
+    parts = [p[:, combinations[:, i]] for i, p in enumerate(lists)]
+    return combinations, np.prod(parts, axis=0)
+
+
+def test_several_lists_are_the_enumerated_joint_distribution():
+    p, q = multicategoricals(), multicategoricals()
+    combinations, chances = joint(p)
+    others = joint(q)[1]
+    np.testing.assert_allclose(chances.sum(-1), 1.0)
+    every = jnp.asarray(np.broadcast_to(combinations[:, None], (len(combinations), BATCH, len(CHOICES))))
+    np.testing.assert_allclose(jax.vmap(p.log_prob)(every).T, np.log(chances), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(p.entropy(), -np.sum(chances * np.log(chances), axis=-1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(p.kl(q), np.sum(chances * np.log(chances / others), axis=-1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(p.mode(), combinations[np.argmax(chances, axis=-1)])
+
+
+def test_samples_of_several_lists_have_the_joint_frequencies():
+    dist = jax.tree.map(lambda leaf: leaf[:4], multicategoricals())
+    samples = np.asarray(dist.sample(MultiCategorical.noise(jax.random.key(5), (100_000, 4, sum(CHOICES)))))
+    combinations, chances = joint(dist)
+    frequencies = np.stack([np.all(samples == row, axis=-1).mean(0) for row in combinations], axis=-1)
+    error = np.sqrt(chances * (1.0 - chances) / 100_000)
+    assert np.all(np.abs(frequencies - chances) < 5.0 * error + 5e-5)
+
+
+def test_one_list_is_a_categorical():
+    p, q = categoricals(), categoricals()
+    one, other = (MultiCategorical(dist.logits, (ACTIONS + 1,)) for dist in (p, q))
+    noise = Categorical.noise(jax.random.key(6), p.logits.shape)
+    np.testing.assert_array_equal(one.sample(noise)[:, 0], p.sample(noise))
+    np.testing.assert_array_equal(one.kl(other), p.kl(q))
+    np.testing.assert_array_equal(one.fisher(other).logits, p.fisher(q).logits)
+
+
+def test_several_lists_pass_through_every_transformation_of_an_update():
+    """Stacked by a scan, reshaped and masked leaf by leaf, differentiated as a whole, in a Fisher product."""
+    dist, tangent = multicategoricals(), multicategoricals()
+    weight = jnp.full(BATCH, 1.0 / BATCH)
+
+    @quick_jit
+    def transformed(dist, tangent):
+        stacked = jax.lax.scan(lambda carry, _: (carry, dist), None, None, length=3)[1]
+        flat = jax.tree.map(lambda leaf: jnp.where(leaf > 99.0, 0.0, leaf).reshape(3 * BATCH, -1), stacked)
+        slopes = jax.jacrev(lambda d: jnp.stack([jnp.sum(d.entropy()), jnp.sum(d.kl(tangent))]))(dist)
+        theta = dist.logits.ravel()
+        product = fisher_product(lambda t: MultiCategorical(t.reshape(BATCH, -1), CHOICES), theta, weight, 0.0)
+        products = product(tangent.logits.ravel()[None])[0].reshape(BATCH, -1), dist.fisher(tangent).logits / BATCH
+        return flat, slopes, products, flat.entropy(), jax.vmap(lambda d: d.entropy())(dist)
+
+    flat, slopes, (product, expected), entropies, entropy = transformed(dist, tangent)
+    assert flat.choices == slopes.choices == CHOICES
+    assert slopes.logits.shape == (2, BATCH, sum(CHOICES))
+    np.testing.assert_array_equal(flat.logits.reshape(3, BATCH, -1)[2], dist.logits)
+    np.testing.assert_allclose(entropies.reshape(3, BATCH)[1], entropy, rtol=1e-6)
+    np.testing.assert_allclose(product, expected, rtol=1e-4, atol=1e-7)

@@ -116,6 +116,7 @@ def test_nothing_imports_what_is_above_it(module):
         "spacerl.library",
         "spacerl.sweep",
         "spacerl.reproduce",
+        "spacerl.iterate",
         "spacerl.baselines.making",
     )
     assert "spacerl.training" not in imported(module) or module in above_training

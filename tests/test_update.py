@@ -87,7 +87,7 @@ def drift(horizon: int):
     def run(key):
         rollout = collect(learner, env, jnp.asarray(THETA), key, EPISODES)
         baseline = learner.family.apply(jnp.asarray(BASELINE), rollout.obs)
-        return digest(learner, learner.critic.init(key), rollout, baseline)
+        return digest(learner, initial_state(learner, 0, 0.0), rollout, baseline)
 
     return learner, quick_jit(run)(jax.random.key(0))
 
@@ -171,7 +171,7 @@ def lottery(episodes: int = 20_000):
 
 def digest_of(learner, rollout):
     """By critics that predict zero."""
-    return quick_jit(lambda r: digest(learner, learner.critic.init(jax.random.key(0)), r, None))(rollout)
+    return quick_jit(lambda r: digest(learner, initial_state(learner, 0, 0.0), r, None))(rollout)
 
 
 def test_units_hold_for_episodes_of_different_length():
@@ -318,7 +318,7 @@ def fragile(algorithm: str, critic: str):
 
 def update_from(learner, state, rollout):
     baseline = learner.family.apply(jnp.full(learner.family.parameters, 0.3), rollout.obs)
-    return update(learner, state, rollout, baseline)
+    return update(learner, state, rollout, (baseline,))
 
 
 def with_garbage(rollout: Rollout, scale: float) -> Rollout:

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from spacerl.library import evaluate, load_policy, make_env, report
+    from spacerl.library import evaluate, export, film, load_policy, make_env, report
     from spacerl.training import resume, train
 
 _HOMES = {
     "train": "spacerl.training",
     "resume": "spacerl.training",
     "evaluate": "spacerl.library",
+    "export": "spacerl.library",
+    "film": "spacerl.library",
     "load_policy": "spacerl.library",
     "make_env": "spacerl.library",
     "report": "spacerl.library",
 }
-__all__ = ["evaluate", "load_policy", "make_env", "report", "resume", "train"]
+__all__ = ["evaluate", "export", "film", "load_policy", "make_env", "report", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

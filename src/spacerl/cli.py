@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import tyro
 from tyro.conf import Positional, arg, subcommand
 
-from spacerl.config import ALGORITHM_SUMMARIES, NEEDS_BASELINE, TASKS, InputError, RunConfig
+from spacerl.config import ALGORITHM_SUMMARIES, ENV_PREFIX, NEEDS_BASELINE, TASKS, InputError, RunConfig
 
 BAD_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
 
@@ -24,12 +24,55 @@ def settings_of(command: RunConfig) -> dict[str, Any]:
     return {field.name: getattr(command, field.name) for field in dataclasses.fields(RunConfig)}
 
 
+def train_arguments(command: Any) -> dict[str, Any]:
+    """Arguments of `spacerl.train` from those of the command."""
+    settings = settings_of(command)
+    task, given = settings.pop("task") or None, command.env
+    if task is not None and given is not None:
+        raise InputError(f"both a task ('{task}') and --env {given} were given: give one of them")
+    if given is not None:
+        task = ENV_PREFIX + given
+    return {**settings, "task": task, "cost_limit": parse_limits(command.cost_limit)}
+
+
+def parse_limits(texts: tuple[str, ...]) -> Any:
+    """Limits as numbers in the order of the costs, or by name."""
+    if not texts:
+        return None
+    named = [text.rpartition("=") for text in texts]
+    try:
+        values = [float(value) for _, _, value in named]
+    except ValueError:
+        wrong = next(text for text, (_, _, value) in zip(texts, named, strict=True) if not _is_float(value))
+        raise InputError(f"cost-limit is '{wrong}': allowed is a number, or NAME=NUMBER for every cost") from None
+    if any(name for name, _, _ in named):
+        nameless = next((text for text, (name, _, _) in zip(texts, named, strict=True) if not name), None)
+        if nameless is not None:
+            raise InputError(f"cost-limit is '{nameless}' beside limits with names: name all of them or none")
+        return {name: value for (name, _, _), value in zip(named, values, strict=True)}
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 @dataclasses.dataclass(frozen=True)
 class Train(RunConfig):
-    """Train a policy on a task and leave a run folder."""
+    """Train a policy on a task, or in your own environment, and leave a run folder."""
 
-    task: Positional[str]  # type: ignore[misc]
-    """Task to learn; `spacerl tasks` lists them."""
+    task: Positional[str] = ""  # type: ignore[misc]
+    """Task to learn; `spacerl tasks` lists them. Or leave it out and give --env."""
+    env: str | None = None
+    """Your own environment: a Gymnasium id, module:factory or file.py:factory."""
+    cost_limit: tuple[str, ...] = ()  # type: ignore[assignment]
+    """Threshold h_C on the undiscounted episode cost: a number, one per cost, or NAME=NUMBER for each."""
+    trust: bool = False
+    """Load baselines from files that can run code when they are loaded (pickles inside)."""
     out: Path | None = None
     """Run folder to make; by default below runs/."""
     quiet: bool = False
@@ -38,9 +81,22 @@ class Train(RunConfig):
     def __call__(self) -> None:
         from spacerl.training import train
 
-        settings = settings_of(self)
-        result = train(settings.pop("task"), out=self.out, progress=not self.quiet, **settings)
+        result = train(**train_arguments(self), trust=self.trust, out=self.out, progress=not self.quiet)
         print(f"run folder: {result.folder}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Iterate(Train):
+    """SPACE again and again: every round starts afresh with the policy of the round before as its baseline."""
+
+    rounds: int = 3
+    """Rounds in all; the same command continues one that was stopped."""
+
+    def __call__(self) -> None:
+        from spacerl.iterate import iterate
+
+        folders = iterate(self.rounds, trust=self.trust, out=self.out, progress=not self.quiet, **train_arguments(self))
+        print("\n".join(f"run folder: {folder}" for folder in folders))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +131,15 @@ class Resume:
     """Run folder."""
     updates: int | None = None
     """New total number of updates; by default the run's own."""
+    trust: bool = False
+    """Load the run's baseline from a file that can run code when it is loaded."""
     quiet: bool = False
     """No progress."""
 
     def __call__(self) -> None:
         from spacerl.training import resume
 
-        result = resume(self.run, updates=self.updates, progress=not self.quiet)
+        result = resume(self.run, updates=self.updates, trust=self.trust, progress=not self.quiet)
         print(f"run folder: {result.folder}")
 
 
@@ -95,10 +153,18 @@ class Evaluate:
     """Episodes to play, for the stochastic and for the deterministic policy each."""
     seed: int = 1
     """Seed of the episodes."""
+    video: Path | None = None
+    """Also film an episode of the stochastic policy: an .mp4 or .gif file."""
+    video_episodes: int = 1
+    """Episodes to film."""
 
     def __call__(self) -> None:
         from spacerl.library import evaluate
 
+        if self.video is not None:
+            from spacerl.library import film
+
+            print(f"video: {film(self.run, self.video, episodes=self.video_episodes, seed=self.seed)}")
         report = evaluate(self.run, episodes=self.episodes, seed=self.seed)
         rows = []
         for mode in ("stochastic", "deterministic"):
@@ -114,6 +180,48 @@ class Evaluate:
                 for mode, what, v, note in rows
             ],
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write the policy of a run for use elsewhere: ONNX, or one file that needs nothing but NumPy."""
+
+    run: Positional[Path]
+    """Run folder."""
+    out: Positional[Path]
+    """File to write: .onnx, .py (NumPy only) or .npz (arrays only)."""
+
+    def __call__(self) -> None:
+        from spacerl.library import export
+
+        difference = export(self.run, self.out)
+        print(f"{self.out}: differs from the policy by at most {difference:.1e} on random observations")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckEnv:
+    """Step an environment and say in plain words what a run would stumble over."""
+
+    env: Positional[str]
+    """A Gymnasium id, module:factory or file.py:factory."""
+    cost: tuple[str, ...] = ()
+    """Where its cost comes from, as for train."""
+    env_args: tuple[str, ...] = ()
+    """Arguments it is made with, as NAME=VALUE."""
+    episodes: int = 5
+    """Episodes to play with random actions."""
+    max_steps: int = 5000
+    """Steps after which an episode counts as one that never ends."""
+    seed: int = 0
+    """Seed of episodes and actions."""
+
+    def __call__(self) -> None:
+        from spacerl.hosted.checking import check_environment
+
+        findings = check_environment(self.env, self.cost, self.env_args, self.episodes, self.max_steps, self.seed)
+        print(findings.text())
+        if findings.broken:
+            raise SystemExit(BAD_INPUT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,23 +305,20 @@ class Algorithms:
 
 
 @dataclasses.dataclass(frozen=True)
-class BaselineMake:
-    """Train a baseline policy pi_B with PCPO at another threshold."""
+class BaselineMake(RunConfig):
+    """Train a baseline policy pi_B with PCPO at another threshold. All options of train are there; by default 150
+    updates with delta 0.01."""
 
-    task: Positional[str]
+    task: Positional[str]  # type: ignore[misc]
     """Task."""
     kind: str = "near"
     """cost (J_C about 0), near (about h_C) or reward (above h_C)."""
+    algorithm: str = ""
+    """By default pcpo, or pretrain where --baseline gives a policy to be imitated first."""
+    cost_limit: float | None = None  # type: ignore[assignment]
+    """Threshold to train at; by default a tenth, one or three times the task's h_C."""
     out: Path | None = None
     """Policy file to write; by default TASK-KIND.safetensors here."""
-    cost_limit: float | None = None
-    """Threshold to train at; by default a tenth, one or three times the task's h_C."""
-    updates: int = 150
-    """Policy updates."""
-    delta: float = 1e-2
-    """Trust-region radius."""
-    seed: int = 0
-    """Seed."""
     quiet: bool = False
     """No progress."""
 
@@ -221,9 +326,11 @@ class BaselineMake:
         from spacerl.baselines.making import make_baseline
 
         out = self.out or Path(f"{self.task}-{self.kind}.safetensors")
-        facts = make_baseline(
-            self.task, self.kind, out, self.cost_limit, self.updates, self.delta, self.seed, not self.quiet
-        )
+        usual = {field.name: field.default for field in dataclasses.fields(RunConfig)} | {"algorithm": ""}
+        given = {name: value for name, value in settings_of(self).items() if value != usual[name]}
+        for named in ("task", "cost_limit"):
+            given.pop(named, None)
+        facts = make_baseline(self.task, self.kind, out, self.cost_limit, not self.quiet, **given)
         print(f"{out}: J_R {facts['J_R']:.3f}, J_C {facts['J_C']:.3f} (the task's h_C is {facts['task_h_C']:g})")
 
 
@@ -266,8 +373,11 @@ class BaselineGroup:
 Command = (
     Annotated[Train, subcommand("train")]
     | Annotated[Sweep, subcommand("sweep")]
+    | Annotated[Iterate, subcommand("iterate")]
     | Annotated[Resume, subcommand("resume")]
     | Annotated[Evaluate, subcommand("evaluate")]
+    | Annotated[Export, subcommand("export")]
+    | Annotated[CheckEnv, subcommand("check-env")]
     | Annotated[Report, subcommand("report")]
     | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Tasks, subcommand("tasks")]

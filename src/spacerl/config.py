@@ -60,6 +60,13 @@ class TaskPreset:
     critic: Literal["neural", "linear"]
     projection: Literal["kl", "l2"]
     available: bool = False
+    baseline_std: float = 0.3
+    environments: int = 16
+    projection_kl_bound: float | None = None
+    cg_damping: float = 1e-5
+    fisher_subsample: float = 0.2
+    critic_steps: int = 1
+    critic_sees_time: bool = False
 
 
 TASKS = {
@@ -73,11 +80,11 @@ TASKS = {
     ),
     "ant-circle": TaskPreset(
         "MuJoCo ant rewarded for a wide circle, kept between two walls",
-        0.995, 0.95, 0.5, 0.95, 1e-4, 100_000, 500, 5.0, 5.0, 2500, (64, 32), "neural", "kl",
+        0.995, 0.95, 0.5, 0.95, 1e-4, 100_000, 500, 5.0, 5.0, 2500, (64, 32), "neural", "kl", True, environments=200,
     ),
     "ant-gather": TaskPreset(
         "MuJoCo ant collects green apples and must avoid red ones",
-        0.995, 0.95, 0.5, 0.95, 1e-4, 100_000, 500, 0.2, 3.0, 1500, (64, 32), "neural", "kl",
+        0.995, 0.95, 0.5, 0.95, 1e-4, 100_000, 500, 0.2, 3.0, 1500, (64, 32), "neural", "kl", True, environments=200,
     ),
     "grid": TaskPreset(
         "traffic lights of a road grid, no light red for more than 7 seconds",
@@ -92,12 +99,20 @@ TASKS = {
         0.990, 0.95, 1.0, 0.95, 5e-4, 10_000, 1000, 5.0, 5.0, 600, (32, 16), "neural", "kl",
     ),
 }  # fmt: skip
-# A user's own environment: usual values, and a cost limit that only the user can know.
+# A user's own environment: usual values, and a cost limit that only the user can know. Its cost may start far above the
+# limit, where an unbounded projection would leap; and its batches may be smaller than its network, whose Fisher matrix
+# then needs the whole batch and the damping that other libraries use.
 OWN_ENVIRONMENT = TaskPreset(
     "your own environment",
-    0.99, 0.95, 1.0, 0.95, 1e-2, 10_000, 1000, math.nan, 5.0, 100, (64, 64), "neural", "kl", True,
+    0.99, 0.95, 0.95, 0.95, 1e-2, 10_000, 1000, math.nan, 5.0, 100, (64, 64), "neural", "kl", True,
+    projection_kl_bound=0.01, cg_damping=0.1, fisher_subsample=1.0, critic_steps=5, critic_sees_time=True,
 )  # fmt: skip
-OWN_PREFIX = "own:"
+OWN_PREFIX = "own:"  # an environment that was passed as an object, and must be again
+ENV_PREFIX = "env:"  # a Gymnasium id, module:factory or file.py:factory: built again from its name
+
+
+def is_own(task: str) -> bool:
+    return task.startswith((OWN_PREFIX, ENV_PREFIX))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,25 +120,43 @@ class RunConfig:
     """Everything that decides a run. None means: what the paper's table says for the task."""
 
     task: str
-    """Task to learn; `spacerl tasks` lists them."""
+    """Task to learn: a name (`spacerl tasks` lists them), or env:ID for any Gymnasium environment."""
     algorithm: str = "space"
     """Update rule; `spacerl algorithms` lists them."""
-    baseline: str | None = None
+    baseline: str | tuple[str, ...] | None = None
     """Policy to learn from (pi_B): cost, reward or near (shipped with the task), rule (a hand-written one), a policy
-    file, or a run folder."""
+    file, a run folder, a Stable-Baselines3 .zip, an .onnx or TorchScript .pt file, module:function or file.py:function.
+    Of several, each update takes the nearest."""
     updates: int | None = None
     """Policy updates."""
     seed: int = 0
     """Seed of everything random in the run."""
 
-    cost_limit: float | tuple[float, ...] | None = None
-    """Threshold h_C on the undiscounted episode cost: one number, or one per cost."""
+    cost_limit: float | tuple[float, ...] | dict[str, float] | None = None
+    """Threshold h_C on the undiscounted episode cost: one number, one per cost in their order, or by name."""
     delta: float | None = None
     """Trust-region radius: mean KL of the reward step."""
     batch_size: int | None = None
     """Environment steps per update; whole episodes are collected until it is reached."""
     rollout_length: int | None = None
-    """Time limit of an episode, in steps."""
+    """Time limit of an episode, in steps; for your own environment by default its own limit."""
+
+    env_args: tuple[str, ...] = ()
+    """Your own environment: arguments it is made with, as NAME=VALUE."""
+    cost: tuple[str, ...] = ()
+    """Your own environment: where its cost comes from, each SOURCE or NAME=SOURCE with SOURCE one of info, info:KEY,
+    step (Safety-Gymnasium's six values), none, file.py:function or module:function of (obs, action, next_obs, info).
+    By default what its step or its info calls cost."""
+    environments: int | None = None
+    """Environments on the host that are stepped side by side."""
+    workers: int | None = None
+    """Processes (threads of a simulator that has its own) that step them; 0 steps them in the run's own process.
+    None: one per core."""
+    worker_timeout: float = 60.0
+    """Seconds after which a worker that does not answer is replaced."""
+    simulator: Literal["auto", "host", "device"] = "auto"
+    """Ant tasks: MuJoCo's threads on the host, or one program with the update on the device. auto: the device where it
+    is an accelerator. A run may be resumed on the other one."""
 
     discount: float | None = None
     """Discount of the reward."""
@@ -138,23 +171,34 @@ class RunConfig:
     divergence_gae_lambda: float | None = None
     """GAE lambda of the divergence."""
     bootstrap_truncation: bool = False
-    """Take the critic's value over a time limit; the paper's code takes zero. A terminated episode never bootstraps."""
+    """Take the critic's value over a time limit, for every signal with a discount below 1; the paper's code takes zero.
+    A terminated episode never bootstraps."""
 
     hidden: tuple[int, ...] | None = None
     """Hidden layers of the policy, and of neural critics."""
+    filters: tuple[int, ...] = (24, 12)
+    """Convolutions that pictures go through before the hidden layers: filters of each."""
+    normalise_observations: bool = False
+    """Scale observations by their running mean and deviation. The statistics are kept with the policy."""
     initial_std: float = 1.0
     """Standard deviation of a fresh Gaussian policy."""
     critic: Literal["neural", "linear"] | None = None
     """Value functions: a neural network, or ridge regression on features of observation and time."""
     critic_kl: float = 0.01
-    """Neural critics: trust-region radius of their one natural-gradient step per update."""
+    """Neural critics: trust-region radius of each of their natural-gradient steps."""
+    critic_steps: int | None = None
+    """Neural critics: natural-gradient steps per update; one in the paper's tasks, five for your own environment."""
+    critic_sees_time: bool | None = None
+    """Neural critics: the step within the episode is part of what they see; not in the paper's tasks, but for your own
+    environment, whose time limit is part of every sum that is predicted."""
 
     cg_iterations: int = 10
     """Conjugate-gradient iterations of each solve with the Fisher matrix."""
-    cg_damping: float = 1e-5
-    """Multiple of the identity added to the Fisher matrix."""
-    fisher_subsample: float = 0.2
-    """Share of the batch that estimates the Fisher matrix, as in the original CPO script; 1 takes all of it."""
+    cg_damping: float | None = None
+    """Multiple of the identity added to the Fisher matrix; 1e-5 in the paper's tasks, 0.1 for your own environment."""
+    fisher_subsample: float | None = None
+    """Share of the batch that estimates the Fisher matrix: 0.2 as in the original CPO script, 1 for your own
+    environment."""
     backtrack_factor: float = 0.8
     """Line search of TRPO, CPO and their variants: each try shrinks the step by this."""
     backtrack_tries: int = 15
@@ -167,7 +211,8 @@ class RunConfig:
     sequential: the cost correction starts where the baseline's ended; joint: exact projection onto both;
     guarded: joint, with a cost margin, and the baseline followed only as far as it pays (docs/theory.md)."""
     projection_kl_bound: float | None = None
-    """SPACE, all forms but guarded: most KL each projection may spend; None leaves them unbounded, as printed."""
+    """Most KL each projection of PCPO and SPACE may spend; None leaves them unbounded, as printed (and the cost
+    projection of guarded SPACE at pull-kl-max). 0.01 for your own environment."""
     divergence_gradient: Literal["full", "direct", "score"] | None = None
     """Gradient of J_D: direct term, score term (effect through the states visited), or both (full).
     None: direct for SPACE's guarded form, full for everything else."""
@@ -189,6 +234,11 @@ class RunConfig:
 
     promise_rate: float = 0.3
     """SPACE, guarded: rate at which promised and measured gains of the pulls are averaged."""
+
+    baseline_std: float | None = None
+    """Standard deviation given to a baseline that states none, in the policy's units ([-1, 1] for scaled actions)."""
+    baseline_exploration: float = 0.1
+    """Probability that a baseline which states one choice leaves to all choices."""
 
     divergence_weight: float = 1.0
     """f- and d- variants: initial weight lambda of the divergence in the objective."""
@@ -223,8 +273,16 @@ class RunConfig:
             guarded = self.algorithm == "space" and self.combine == "guarded"
             filled["divergence_gradient"] = "direct" if guarded else "full"
         config = dataclasses.replace(self, **filled)
-        limits = config.cost_limit if isinstance(config.cost_limit, tuple | list) else (config.cost_limit,)
-        config = dataclasses.replace(config, cost_limit=tuple(limits), hidden=tuple(config.hidden))  # type: ignore[arg-type]
+        limits = config.cost_limit
+        if not isinstance(limits, dict):  # limits by name are ordered once the environment's costs are known
+            limits = tuple(limits) if isinstance(limits, tuple | list) else (limits,)
+        baseline = config.baseline
+        if isinstance(baseline, tuple | list):
+            baseline = tuple(baseline) if len(baseline) > 1 else (baseline[0] if baseline else None)
+        if config.cost and config.cost[0].rpartition("=")[2] == "none" and self.cost_limit is None:
+            limits = (0.0,)  # of a cost that is always zero
+        lists: Any = {name: tuple(getattr(config, name)) for name in ("hidden", "filters", "env_args", "cost")}
+        config = dataclasses.replace(config, cost_limit=limits, baseline=baseline, **lists)  # type: ignore[arg-type]
         _check(config)
         return config
 
@@ -243,28 +301,66 @@ class RunConfig:
         tuples: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
         return RunConfig(**tuples)
 
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """The baselines by name, however many there are."""
+        if self.baseline is None:
+            return ()
+        return (self.baseline,) if isinstance(self.baseline, str) else self.baseline
 
-_TEXTS, _FLAGS = ("task", "algorithm", "baseline"), ("bootstrap_truncation",)
+    def with_limits(self, cost_names: tuple[str, ...]) -> RunConfig:
+        """The same run with one limit per cost of the environment, in their order."""
+        limits, named = self.cost_limit, ", ".join(cost_names)
+        if isinstance(limits, dict):
+            for name in limits:
+                if name not in cost_names:
+                    raise unknown_name("cost in cost-limit", name, cost_names)
+            missing = [name for name in cost_names if name not in limits]
+            if missing:
+                raise InputError(f"cost-limit says nothing about '{missing[0]}': give one per cost ({named})")
+            limits = tuple(limits[name] for name in cost_names)
+        assert isinstance(limits, tuple)
+        if len(limits) != len(cost_names):
+            raise InputError(
+                f"{len(limits)} cost limits were given and task '{self.task}' has {len(cost_names)} costs ({named})"
+            )
+        return dataclasses.replace(self, cost_limit=limits)
+
+
+_TEXTS, _FLAGS = ("task", "algorithm"), ("bootstrap_truncation", "normalise_observations", "critic_sees_time")
+_TEXT_LISTS = ("env_args", "cost")
 
 
 def _check_types(config: RunConfig) -> None:
     """What a hand-edited file or a caller may get wrong before a range can be looked at."""
     for name in _TEXTS:
         value = getattr(config, name)
-        _require(isinstance(value, str) or (name == "baseline" and value is None), name, value, "a text")
+        _require(isinstance(value, str), name, value, "a text")
+    several = config.baseline if isinstance(config.baseline, tuple | list) else [config.baseline]
+    texts = all(isinstance(each, str) for each in several)
+    _require(config.baseline is None or texts, "baseline", config.baseline, "a text, or several")
+    for name in _TEXT_LISTS:
+        value = getattr(config, name)
+        fine = isinstance(value, tuple | list) and all(isinstance(each, str) for each in value)
+        _require(fine, name.replace("_", "-"), value, "a list of texts")
     for name in _FLAGS:
         value = getattr(config, name)
+        if name == "critic_sees_time" and value is None:
+            continue
         _require(isinstance(value, bool), name.replace("_", "-"), value, "true or false")
-    sizes, limit = config.hidden, config.cost_limit
-    whole = isinstance(sizes, tuple | list) and all(_is_count(size) for size in sizes)
-    _require(sizes is None or whole, "hidden", sizes, "a list of whole numbers above 0")
+    for name, sizes in (("hidden", config.hidden), ("filters", config.filters)):
+        whole = isinstance(sizes, tuple | list) and all(_is_count(size) for size in sizes)
+        missing = name == "hidden" and sizes is None
+        _require(missing or whole, name, sizes, "a list of whole numbers above 0")
+    limit: Any = config.cost_limit
+    limit = list(limit.values()) if isinstance(limit, dict) else limit
     for each in limit if isinstance(limit, tuple | list) else [limit]:
         number = isinstance(each, int | float) and not isinstance(each, bool)
         _require(each is None or number, "cost-limit", each, "a finite number that is not negative, or one per cost")
 
 
 def preset_of(task: str) -> TaskPreset:
-    if task.startswith(OWN_PREFIX):
+    if is_own(task):
         return OWN_ENVIRONMENT
     if task not in TASKS:
         raise unknown_name("task", task, TASKS)
@@ -285,13 +381,21 @@ def _check(config: RunConfig) -> None:
             f"algorithm '{config.algorithm}' learns from a baseline and none was given: pass --baseline cost, reward "
             f"or near, a policy file or a run folder, or take one that needs none ({', '.join(free)})"
         )
-    limits = config.cost_limit if isinstance(config.cost_limit, tuple) else ()
+    if config.algorithm == "pretrain" and len(config.baselines) > 1:
+        raise InputError(f"algorithm 'pretrain' imitates one baseline and {len(config.baselines)} were given")
+    limits = config.cost_limit
+    limits = tuple(limits.values()) if isinstance(limits, dict) else limits if isinstance(limits, tuple) else ()
     if config.algorithm in ONE_COST_ONLY and len(limits) > 1:
         raise InputError(
             f"algorithm '{config.algorithm}' handles one cost and {len(limits)} limits were given: "
             "pcpo, f-pcpo, d-pcpo and space handle several"
         )
-    if config.task.startswith(OWN_PREFIX) and any(math.isnan(limit) for limit in limits):
+    if not is_own(config.task) and (config.cost or config.env_args):
+        given = "cost" if config.cost else "env-args"
+        raise InputError(
+            f"{given} was given and task '{config.task}' has its own: it is for your own environment, --env"
+        )
+    if is_own(config.task) and any(limit is None or math.isnan(limit) for limit in limits):
         raise InputError("cost-limit was not given: your environment needs one, a number or one per cost")
     for limit in limits:
         _require(_is_number(limit) and limit >= 0, "cost-limit", limit, "a finite number that is not negative")
@@ -300,6 +404,7 @@ def _check(config: RunConfig) -> None:
         if value is not None:
             _require(_is_number(value) and test(value), name.replace("_", "-"), value, allowed)
     _require(bool(config.hidden), "hidden", config.hidden, "a list of whole numbers above 0")
+    _require(bool(config.filters), "filters", config.filters, "a list of whole numbers above 0")
     for name in _CHOICES:
         allowed = _CHOICES[name]
         if getattr(config, name) not in allowed:
@@ -323,6 +428,7 @@ _RANGES: dict[str, Any] = {
     "divergence_gae_lambda": (lambda x: 0 <= x <= 1, "a number from 0 to 1"),
     "initial_std": _POSITIVE,
     "critic_kl": _POSITIVE,
+    "critic_steps": _COUNT,
     "cg_iterations": _COUNT,
     "cg_damping": (lambda x: x >= 0, "a finite number that is not negative"),
     "fisher_subsample": _FRACTION,
@@ -341,6 +447,11 @@ _RANGES: dict[str, Any] = {
     "multiplier_rate": _POSITIVE,
     "pretrain_tolerance": (lambda x: 0 <= x < 1, "a number from 0 to below 1"),
     "pretrain_updates": _COUNT,
+    "environments": _COUNT,
+    "workers": (lambda x: isinstance(x, int) and x >= 0, "a whole number that is not negative"),
+    "worker_timeout": _POSITIVE,
+    "baseline_std": _POSITIVE,
+    "baseline_exploration": (lambda x: 0 < x < 1, "a number between 0 and 1"),
     "checkpoint_every": _COUNT,
     "keep_checkpoints": _COUNT,
 }
@@ -351,6 +462,7 @@ _CHOICES = {
     "divergence_gradient": ("full", "direct", "score"),
     "threshold_rule": ("lemma", "fixed"),
     "weight_schedule": ("printed", "decay"),
+    "simulator": ("auto", "host", "device"),
 }
 
 
@@ -358,6 +470,8 @@ def _plain(value: Any) -> Any:
     """Python's own number for a NumPy scalar, such as a seed out of np.arange."""
     if isinstance(value, tuple | list):
         return tuple(_plain(each) for each in value)
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
     return value.item() if hasattr(value, "item") and not isinstance(value, str) else value
 
 

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from spacerl.core.batching import for_each
 from spacerl.core.fisher import conjugate_gradient, fisher_product
 from spacerl.core.steps import backtrack
-from spacerl.policies import Mlp
+from spacerl.policies import Image, Layout, Seen
 from spacerl.types import Array
 
 
@@ -40,42 +40,65 @@ class _Prediction(NamedTuple):
 
 class NeuralState(NamedTuple):
     theta: Array  # (S, P)
-    obs_mean: Array  # (O,)
-    obs_std: Array  # (O,)
+    obs_mean: Array  # (V,) of the observation's numbers; pictures have their scale instead
+    obs_std: Array  # (V,)
     target_mean: Array  # (S,)
     target_std: Array  # (S,)
 
 
 def neural_critic(
-    signals: int, obs_shape: tuple[int, ...], hidden: tuple[int, ...], kl: float, iterations: int, damping: float
+    signals: int,
+    obs_shape: tuple[int, ...],
+    hidden: tuple[int, ...],
+    kl: float,
+    iterations: int,
+    damping: float,
+    images: tuple[Image, ...] = (),
+    filters: tuple[int, ...] = (24, 12),
+    repeats: int = 1,
+    sees_time: bool = False,
 ) -> Critic:
-    """One natural-gradient step per update within a trust region of radius `kl` on standardised targets.
+    """`repeats` natural-gradient steps per update, each within a trust region of radius `kl` on standardised targets.
+
+    Pictures in the observation are read as by a policy with the same `images` and `filters`. `sees_time` adds the step
+    within the episode to what is observed: what is left of an episode with a time limit depends on it.
 
     Unlike the original, a step that would overshoot the least-squares solution stops there instead of going on to the
     edge of the trust region.
     """
-    sizes = (math.prod(obs_shape), *hidden, 1)
-    _, unravel = ravel_pytree(Mlp(sizes, jax.random.PRNGKey(0)))
+    observed = Layout(tuple(obs_shape), images, filters)
+    layout = Layout((math.prod(obs_shape) + 1,), images, filters) if sees_time else observed
+    _, unravel = ravel_pytree(layout.network(hidden, 1, jax.random.PRNGKey(0)))
 
     def init(key: Array) -> NeuralState:
-        theta = jax.vmap(lambda k: ravel_pytree(Mlp(sizes, k))[0])(jax.random.split(key, signals))
-        ones, width = jnp.ones(signals), sizes[0]
+        theta = jax.vmap(lambda k: ravel_pytree(layout.network(hidden, 1, k))[0])(jax.random.split(key, signals))
+        ones, width = jnp.ones(signals), layout.width
         return NeuralState(theta, jnp.zeros(width), jnp.ones(width), 0.0 * ones, ones)
 
-    def standardise(state: NeuralState, obs: Array) -> Array:
-        return (obs.reshape(obs.shape[0], -1) - state.obs_mean) / state.obs_std
+    def see(obs: Array, index: Array) -> Seen:
+        seen = observed.see(obs.reshape(obs.shape[0], -1))
+        if not sees_time:
+            return seen
+        time = index[:, None].astype(jnp.float32)
+        return seen._replace(numbers=jnp.concatenate([seen.numbers.astype(jnp.float32), time], axis=-1))
+
+    def standardise(state: NeuralState, seen: Seen) -> Seen:
+        return seen._replace(numbers=(seen.numbers - state.obs_mean) / state.obs_std)
+
+    def outputs(theta: Array, x: Seen) -> Array:
+        return layout.by_rows(unravel(theta), x)  # (B, 1)
 
     def predict(state: NeuralState, obs: Array, index: Array) -> Array:
-        x = standardise(state, obs)
-        raw = for_each(lambda theta: unravel(theta)(x)[:, 0], state.theta)
+        x = standardise(state, see(obs, index))
+        raw = for_each(lambda theta: outputs(theta, x)[:, 0], state.theta)
         return raw * state.target_std[:, None] + state.target_mean[:, None]
 
     def fit(state: NeuralState, obs: Array, index: Array, targets: Array, weight: Array, rows: Array) -> NeuralState:
-        flat = obs.reshape(obs.shape[0], -1)
-        obs_mean, obs_std = _moments(flat.T, weight)
+        seen = see(obs, index)
+        obs_mean, obs_std = _moments(seen.numbers.T, weight)
         target_mean, target_std = _moments(targets, weight)
         state = NeuralState(state.theta, obs_mean, obs_std, target_mean, target_std)
-        x = standardise(state, obs)
+        x = standardise(state, seen)
         y = (targets - target_mean[:, None]) / target_std[:, None]
         rows = rows[::2]  # half of the policy's share: a regression is less delicate than a KL
         row_weight = weight[rows] / jnp.maximum(jnp.sum(weight[rows]), 1e-30)
@@ -83,12 +106,12 @@ def neural_critic(
         def one(critic: tuple[Array, Array]) -> Array:
             theta, y_s = critic
 
-            def loss(t: Array, x: Array, y: Array, weight: Array) -> Array:
-                return 0.5 * jnp.sum(weight * (unravel(t)(x)[:, 0] - y) ** 2)
+            def loss(t: Array, x: Seen, y: Array, weight: Array) -> Array:
+                return 0.5 * jnp.sum(weight * (outputs(t, x)[:, 0] - y) ** 2)
 
-            some = (x[rows], y_s[rows], row_weight)
+            some = (jax.tree.map(lambda leaf: leaf[rows], x), y_s[rows], row_weight)
             gradient = jax.grad(loss)(theta, x, y_s, weight)
-            product = fisher_product(lambda t: _Prediction(unravel(t)(some[0])), theta, row_weight, damping)
+            product = fisher_product(lambda t: _Prediction(outputs(t, some[0])), theta, row_weight, damping)
             direction = conjugate_gradient(product, -gradient[None], iterations)[0]
             q = -jnp.dot(gradient, direction)
             step = direction * jnp.minimum(1.0, jnp.sqrt(2.0 * kl / jnp.maximum(q, 1e-30)))
@@ -96,7 +119,11 @@ def neural_critic(
             scale, found = backtrack(lambda s: loss(theta + s * step, *some) < now, 0.5, 6)
             return theta + jnp.where(found, scale, 0.0) * step
 
-        return state._replace(theta=for_each(one, (state.theta, y)))
+        def steps(critic: tuple[Array, Array]) -> Array:
+            theta, y_s = critic
+            return jax.lax.fori_loop(0, repeats, lambda _, t: one((t, y_s)), theta) if repeats > 1 else one(critic)
+
+        return state._replace(theta=for_each(steps, (state.theta, y)))
 
     return Critic(init, predict, fit)
 

@@ -12,14 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spacerl.collect import host_episodes
 from spacerl.policies import PolicyFamily
 from spacerl.runs import write_json
-from spacerl.types import Array, Env
+from spacerl.types import ActionSpace, Array, Env, HostEnv
 
 if TYPE_CHECKING:
+    from spacerl.baselines import Baseline
     from spacerl.training import Parts
 
-BASELINE_EPISODES = 1000
+BASELINE_EPISODES, FEWEST_EPISODES = 1000, 30
 DRAWN_EPISODES = 12
 Policy = Callable[[Array], Any]  # observations (N, O) -> distribution
 
@@ -95,57 +97,123 @@ def summarise(values: np.ndarray) -> dict[str, float]:
     return {"mean": float(values.mean()), "std": spread, "interval": 1.96 * spread / math.sqrt(values.size)}
 
 
+def episode_values(
+    env: Any,
+    policy: Policy,
+    discount: float,
+    length: int,
+    episodes: int,
+    seed: int,
+    deterministic: bool = False,
+    compiled: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """J_R (N,) and every J_C (N, K) of fresh episodes, whoever steps the environment."""
+    if hasattr(env, "tick"):
+        return host_values(env, policy, discount, length, episodes, seed, deterministic, compiled)
+    _, rewards, costs, _ = play(env, policy, seed, episodes, length, deterministic, compiled)
+    return episode_returns(rewards, costs, discount)
+
+
+def host_values(
+    env: HostEnv,
+    policy: Policy,
+    discount: float,
+    length: int,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    compiled: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    key = jax.random.PRNGKey(seed)
+
+    def sample(obs: Array, tick: Array) -> Array:
+        dist = policy(obs)
+        noise = dist.noise(jax.random.fold_in(key, tick), (env.lanes, env.action_space.size))
+        return dist.mode() if deterministic else dist.sample(noise)
+
+    act = jax.jit(sample) if compiled else sample
+    played = host_episodes(env, lambda obs, tick: np.asarray(act(obs, tick)), seed, length, episodes=episodes)
+    env.counts()
+    J_R, J_C = [], []
+    for lane, start, stop in played.episodes:
+        rewards = played.reward[start:stop, lane].astype(np.float64)
+        J_R.append(discount ** np.arange(stop - start) @ rewards)
+        J_C.append(played.cost[start:stop, lane].astype(np.float64).sum(0))
+    return np.array(J_R), np.array(J_C)
+
+
 def evaluate_policy(
-    env: Env, policy: Policy, cost_limit: tuple[float, ...], discount: float, length: int, episodes: int, seed: int
+    env: Any,
+    policy: Policy,
+    cost_limit: tuple[float, ...],
+    discount: float,
+    length: int,
+    episodes: int,
+    seed: int,
+    compiled: bool = True,
 ) -> dict[str, Any]:
     """J_R and every J_C of the stochastic and of the deterministic policy."""
     report: dict[str, Any] = {"episodes": episodes, "seed": seed}
     for mode in ("stochastic", "deterministic"):
-        _, rewards, costs, _ = play(env, policy, seed, episodes, length, mode == "deterministic")
-        J_R, J_C = episode_returns(rewards, costs, discount)
+        still = mode == "deterministic"
+        J_R, J_C = episode_values(env, policy, discount, length, episodes, seed, still, compiled)
         named = {name: {**summarise(J_C[:, k]), "limit": cost_limit[k]} for k, name in enumerate(env.cost_names)}
         report[mode] = {"J_R": summarise(J_R), "J_C": named}
     return report
 
 
-def baseline_policy(parts: Parts) -> tuple[Policy, bool]:
-    """The baseline as a policy, and whether it can be compiled."""
-    baseline = parts.baseline
-    assert baseline is not None
+def policy_of(baseline: Baseline, space: ActionSpace) -> tuple[Policy, bool]:
+    """A baseline as a policy, and whether it can be compiled."""
     if baseline.family is not None and baseline.theta is not None:
         return Network(baseline.family, baseline.theta), True
-    return lambda obs: baseline.distribution(obs, parts.env.action_space), False
+    return lambda obs: baseline.distribution(obs, space), False
 
 
 def baseline_summary(parts: Parts) -> tuple[float, dict[str, Any] | None]:
-    """J_R of the baseline on this task (NaN without one) and what the run folder keeps of it."""
-    if parts.baseline is None:
+    """J_R of the baseline on this task (NaN without one) and what the run folder keeps of it; of several, the first
+    one's, and all of them below "all"."""
+    if not parts.baselines:
         return math.nan, None
-    policy, compiled = baseline_policy(parts)
+    summaries = [_summary_of(parts, baseline) for baseline in parts.baselines]
+    summary = summaries[0] | ({"all": summaries} if len(summaries) > 1 else {})
+    return summary["J_R"], summary
+
+
+def _summary_of(parts: Parts, baseline: Baseline) -> dict[str, Any]:
+    policy, compiled = policy_of(baseline, parts.env.action_space)
     config = parts.config
-    episodes = min(parts.count, BASELINE_EPISODES)
-    _, rewards, costs, _ = play(parts.env, policy, config.seed + 1, episodes, config.rollout_length, compiled=compiled)  # type: ignore[arg-type]
-    J_R, J_C = episode_returns(rewards, costs, config.discount)  # type: ignore[arg-type]
+    episodes = min(max(parts.count, FEWEST_EPISODES), BASELINE_EPISODES)
+    J_R, J_C = episode_values(
+        parts.env,
+        policy,
+        config.discount,  # type: ignore[arg-type]
+        config.rollout_length,  # type: ignore[arg-type]
+        episodes,
+        config.seed + 1,
+        compiled=compiled,
+    )
     worst = int(np.argmax(J_C.mean(0) - np.asarray(config.cost_limit)))
-    summary = {
-        "name": parts.baseline.name,
+    spread = baseline.spread(parts.env.action_space)
+    return {
+        "name": baseline.name,
         "J_R": float(J_R.mean()),
         "J_C": float(J_C[:, worst].mean()),
         "h_C": config.cost_limit[worst],  # type: ignore[index]
         "episodes": episodes,
-        "made_by": parts.baseline.info,
+        "made_by": baseline.info,
+        **({"given": spread} if spread else {}),
     }
-    return summary["J_R"], summary
 
 
 def write_trajectories(parts: Parts, theta: Array, folder: Path) -> None:
     """A few episodes of pi_B and of the learned policy, for the report; tasks that can be drawn have an arena."""
     env: Any = parts.env
-    if not hasattr(env, "arena"):
+    if not hasattr(env, "arena") or parts.hosted:
         return
     family = parts.learner.family
     learned = _drawn(parts, Network(family, theta), True, "learned")
-    drawn = [] if parts.baseline is None else [_drawn(parts, *baseline_policy(parts), "baseline")]
+    baseline, space = parts.baseline, env.action_space
+    drawn = [] if baseline is None else [_drawn(parts, *policy_of(baseline, space), "baseline")]
     write_json(
         folder / "trajectories.json",
         {"task": parts.config.task, "arena": env.arena(), "policies": [*drawn, learned]},

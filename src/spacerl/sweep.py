@@ -17,13 +17,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from spacerl.config import InputError, RunConfig, require_new_folder
+from spacerl.config import ENV_PREFIX, InputError, RunConfig, require_new_folder
 from spacerl.evaluation import baseline_summary, write_trajectories
 from spacerl.progress import Progress
 from spacerl.runs import RunFolder
-from spacerl.training import Parts, RunStopped, assemble, create_folder, default_folder, fused_step, metrics_row, save
+from spacerl.training import (
+    TWO_PLACES,
+    Parts,
+    RunStopped,
+    assemble,
+    baseline_thetas,
+    create_folder,
+    default_folder,
+    fused_step,
+    metrics_row,
+    save,
+)
 from spacerl.types import TrainState
-from spacerl.update import initial_state
+from spacerl.update import initial_state, raw_theta
 
 
 def sweep(
@@ -46,7 +57,7 @@ def sweep(
     folders = [RunFolder(Path(out) / name) for name in names]
     for part, folder, own, (_, summary) in zip(parts, folders, _lanes(state, len(parts)), summaries, strict=True):
         create_folder(part, folder.path, own, summary)
-    thetas = None if first.baseline is None else jnp.stack([p.baseline.theta for p in parts])  # type: ignore[union-attr]
+    thetas = jax.tree.map(lambda *each: jnp.stack(each), *(baseline_thetas(part) for part in parts))
     program = lanes_program(first)
     title = f"{config.algorithm} on {config.task}: {len(seeds)} seeds x {len(baselines)} baselines"
     with Progress(title, first.config.updates, 0, progress) as show:  # type: ignore[arg-type]
@@ -71,7 +82,7 @@ def sweep(
                 _save(parts, folders, state)
             show({key: float(np.mean([row[key] for row in rows])) for key in rows[0]} | {"update": done})
     for part, folder, own in zip(parts, folders, _lanes(state, len(parts)), strict=True):
-        write_trajectories(part, own.theta, folder.path)
+        write_trajectories(part, raw_theta(part.learner, own), folder.path)
     return [folder.path for folder in folders]
 
 
@@ -82,13 +93,17 @@ def _save(parts: Sequence[Parts], folders: Sequence[RunFolder], state: TrainStat
 
 
 def lanes_program(parts: Parts) -> Any:
-    """(states, baseline parameters) -> (states, metrics), everything with a leading axis of lanes."""
-    return jax.jit(jax.vmap(lambda state, theta: fused_step(parts, state, theta)))
+    """(states, baselines' parameters) -> (states, metrics), everything with a leading axis of lanes."""
+    return jax.jit(jax.vmap(lambda state, thetas: fused_step(parts, state, thetas)))
 
 
 def _assembled(config: RunConfig, out: Path) -> Parts:
+    if config.task.startswith(ENV_PREFIX):
+        raise InputError(f"a sweep compiles its task and '{config.task}' is stepped outside: train each seed instead")
+    if config.task in TWO_PLACES:
+        config = dataclasses.replace(config, simulator="device")
     parts = assemble(config)
-    if parts.baseline is not None and not parts.baseline.native:
+    if not all(baseline.native for baseline in parts.baselines):
         raise InputError("a sweep compiles its baseline: a Python function cannot be one, train each seed instead")
     require_new_folder(out / default_folder(parts.config).name)
     return parts
@@ -99,6 +114,6 @@ def _lanes(state: TrainState, count: int) -> list[TrainState]:
 
 
 def _require_one_architecture(parts: list[Parts]) -> None:
-    shapes = {None if p.baseline is None else p.baseline.family for p in parts}
+    shapes = {tuple(baseline.family for baseline in p.baselines) for p in parts}
     if len(shapes) > 1:
         raise InputError("the baselines of one sweep must share an architecture: sweep those that differ one by one")

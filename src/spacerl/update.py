@@ -15,7 +15,7 @@ from spacerl.core.batching import for_each
 from spacerl.core.fisher import conjugate_gradient, fisher_product
 from spacerl.core.returns import advantages_and_returns, episode_sums, step_indices
 from spacerl.critics import Critic
-from spacerl.policies import PolicyFamily
+from spacerl.policies import PolicyFamily, fresh_normaliser
 from spacerl.types import Algorithm, Array, Batch, Evaluation, Metrics, Rollout, StepInputs, TrainState
 
 
@@ -27,6 +27,7 @@ class Learner(NamedTuple):
     algorithm: Algorithm
     critic: Critic
     cost_names: tuple[str, ...]
+    baseline_names: tuple[str, ...] = ()
 
 
 def initial_state(learner: Learner, seed: int | Array, baseline_J_R: float | Array) -> TrainState:
@@ -39,13 +40,42 @@ def initial_state(learner: Learner, seed: int | Array, baseline_J_R: float | Arr
         update=jnp.array(0, jnp.int32),
         env_steps=jnp.array(0, jnp.uint32),
         cumulative_violation=jnp.array(0.0),
+        normaliser=fresh_normaliser(learner.family.width) if learner.config.normalise_observations else (),
     )
     # Without weak types a first state, a later one and a loaded one are the same to the compiler: it compiles once.
     return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype), state)
 
 
-def digest(learner: Learner, critics: Any, rollout: Rollout, baseline_dist: Any) -> Batch:
+def policy_inputs(learner: Learner, normaliser: Any, obs: Array) -> Array:
+    """Observations as the policy takes them."""
+    return learner.family.normalised(normaliser, obs) if learner.config.normalise_observations else obs
+
+
+def raw_theta(learner: Learner, state: TrainState) -> Array:
+    """The policy as a network on observations as they are, with the statistics worked into its first layer."""
+    if learner.config.normalise_observations:
+        return learner.family.fold(state.theta, state.normaliser)
+    return state.theta
+
+
+def with_policy(learner: Learner, state: TrainState, rollout: Rollout) -> Rollout:
+    """A rollout with the acting policy's distribution and log-probabilities, where whoever collected it left them."""
+    dist = learner.family.apply(state.theta, policy_inputs(learner, state.normaliser, rollout.obs))
+    return rollout._replace(dist=dist, log_prob=dist.log_prob(rollout.action))
+
+
+def nearest_baseline(rollout: Rollout, dists: tuple[Any, ...]) -> tuple[Any, Array, Array]:
+    """The baseline with the least divergence on this batch: its distribution, its number, and J_D of each one."""
+    episodes = jnp.maximum(jnp.sum((rollout.terminated | rollout.truncated) & rollout.valid), 1)
+    distances = jnp.stack([jnp.sum(rollout.dist.kl(dist), where=rollout.valid) / episodes for dist in dists])
+    chosen = jnp.argmin(distances)
+    dist = jax.tree.map(lambda *leaves: jnp.stack(jnp.broadcast_arrays(*leaves))[chosen], *dists)
+    return dist, chosen, distances
+
+
+def digest(learner: Learner, state: TrainState, rollout: Rollout, baseline_dist: Any) -> Batch:
     """Advantages, critic targets and episode sums of a rollout, flattened to B = T * N samples."""
+    critics = state.critics
     config, has_baseline = learner.config, baseline_dist is not None
     rollout, baseline_dist = without_padding(rollout, baseline_dist)
     divergence = [rollout.dist.kl(baseline_dist) * rollout.valid] if has_baseline else []
@@ -65,6 +95,8 @@ def digest(learner: Learner, critics: Any, rollout: Rollout, baseline_dist: Any)
     if config.bootstrap_truncation:
         following = rollout.next_obs.reshape(flat_obs.shape)
         bootstraps = learner.critic.predict(critics, following, index.reshape(-1) + 1).T.reshape(T, N, S)
+        # An undiscounted sum has no end to predict: a critic that learned from its own prediction would never stop.
+        bootstraps *= discounts < 1.0
     advantages, returns = advantages_and_returns(
         signals, values.T.reshape(T, N, S), bootstraps, rollout.terminated, rollout.truncated, discounts, lambdas
     )
@@ -78,6 +110,7 @@ def digest(learner: Learner, critics: Any, rollout: Rollout, baseline_dist: Any)
     K = len(costs)
     return Batch(
         obs=flat_obs,
+        inputs=policy_inputs(learner, state.normaliser, flat_obs),
         action=samples.action,
         log_prob=samples.log_prob,
         dist=samples.dist,
@@ -143,7 +176,7 @@ def surrogates(learner: Learner, batch: Batch, dist: Any) -> Array:
 
 def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> Array:
     """Gradients of all surrogates in theta, (1 + K + 1, P), from one pass through the policy."""
-    dist, pull_back = jax.vjp(lambda t: learner.family.apply(t, batch.obs), theta)
+    dist, pull_back = jax.vjp(lambda t: learner.family.apply(t, batch.inputs), theta)
     per_sample = jax.jacrev(lambda distribution: surrogates(learner, batch, distribution))(dist)
     return for_each(lambda cotangent: pull_back(cotangent)[0], per_sample)
 
@@ -153,7 +186,7 @@ def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array) 
     config, theta = learner.config, state.theta
     gradients = surrogate_gradients(learner, batch, theta)
     row_weight = batch.weight[rows] / jnp.maximum(jnp.sum(batch.weight[rows]), 1e-30)
-    subsample = batch.obs[rows]
+    subsample = batch.inputs[rows]
     product = fisher_product(lambda t: learner.family.apply(t, subsample), theta, row_weight, config.cg_damping)
     return StepInputs(
         g=gradients[0],
@@ -173,7 +206,7 @@ def evaluator(learner: Learner, batch: Batch, theta: Array, step: Array) -> Call
     now = surrogates(learner, batch, batch.dist)
 
     def evaluate(scale: Array) -> Evaluation:
-        dist = learner.family.apply(theta + scale * step, batch.obs)
+        dist = learner.family.apply(theta + scale * step, batch.inputs)
         change = surrogates(learner, batch, dist) - now
         kl = batch.weight @ batch.dist.kl(dist)
         return Evaluation(change[0], change[1:-1], change[-1], kl)
@@ -181,11 +214,17 @@ def evaluator(learner: Learner, batch: Batch, theta: Array, step: Array) -> Call
     return evaluate
 
 
-def update(learner: Learner, state: TrainState, rollout: Rollout, baseline_dist: Any) -> tuple[TrainState, Metrics]:
+def update(
+    learner: Learner, state: TrainState, rollout: Rollout, baseline_dists: tuple[Any, ...] = ()
+) -> tuple[TrainState, Metrics]:
     """One update from one rollout. Metrics describe the policy that collected it; kl is what the update then spent."""
     config, algorithm = learner.config, learner.algorithm
     key, rows_key = jax.random.split(state.key)
-    batch = digest(learner, state.critics, rollout, baseline_dist)
+    baseline_dist, choice = (baseline_dists[0] if baseline_dists else None), {}
+    if len(baseline_dists) > 1:
+        baseline_dist, chosen, distances = nearest_baseline(rollout, baseline_dists)
+        choice = {"baseline": chosen, **{f"J_D_{n}": j for n, j in zip(learner.baseline_names, distances, strict=True)}}
+    batch = digest(learner, state, rollout, baseline_dist)
     samples = batch.weight.shape[0]
     rows = subsample_rows(rows_key, samples, config.fisher_subsample)
     inputs = step_inputs(learner, batch, state, rows)
@@ -198,6 +237,13 @@ def update(learner: Learner, state: TrainState, rollout: Rollout, baseline_dist:
     violation = jnp.sum(jnp.maximum(batch.J_C - h_C, 0.0))
     steps = state.env_steps + jnp.sum(rollout.valid).astype(jnp.uint32)
     remembered = state.algorithm if proposal.memory is None else proposal.memory
+    normaliser = state.normaliser
+    if config.normalise_observations:
+        normaliser = learner.family.absorb(state.normaliser, batch.obs, batch.weight > 0.0)
+        # The statistics move, the policy does not. But the first batch only gives them: a network drawn for numbers of
+        # unit size is of no use on raw ones, and begins with the second.
+        rebased = learner.family.rebase(theta, state.normaliser, normaliser)
+        theta = jnp.where(state.normaliser.count > 0, rebased, state.theta)
     following = TrainState(
         theta=theta,
         critics=critics,
@@ -206,6 +252,7 @@ def update(learner: Learner, state: TrainState, rollout: Rollout, baseline_dist:
         update=state.update + 1,
         env_steps=steps,
         cumulative_violation=state.cumulative_violation + violation,
+        normaliser=normaliser,
     )
     metrics = {
         **_cost_metrics(learner, batch, h_C),
@@ -217,6 +264,8 @@ def update(learner: Learner, state: TrainState, rollout: Rollout, baseline_dist:
         "step_scale": scale,
         "divergence_weight": algorithm.weight(state.algorithm),
         **_critic_metrics(learner, batch),
+        **choice,
+        **({} if rollout.diverged is None else {"diverged": jnp.sum(rollout.diverged)}),
         **proposal.info,
         "finite": _finite(following, batch).astype(jnp.float32),
     }

@@ -9,12 +9,13 @@ With a slack divergence constraint or a baseline that never pays this is PCPO wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from spacerl.algorithms.common import absent, take_full_step
-from spacerl.core.steps import metric_directions, natural_step, project, within_kl
+from spacerl.algorithms.common import absent
+from spacerl.core.steps import backtrack, metric_directions, natural_step, project, within_kl
 from spacerl.core.thresholds import next_threshold, running_mean, trust_radius
 from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs
 
@@ -35,6 +36,8 @@ class GuardedState(NamedTuple):
 
 
 def guarded(config) -> Algorithm:
+    recovery_kl = config.pull_kl_max if config.projection_kl_bound is None else config.projection_kl_bound
+
     def init(costs: int, baseline_J_R: float) -> GuardedState:
         unknown, unknowns = jnp.full((), jnp.nan), jnp.full((costs,), jnp.nan)
         h_D = jnp.array(config.divergence_threshold, jnp.float32)
@@ -49,9 +52,11 @@ def guarded(config) -> Algorithm:
         values = jnp.append(inputs.d + margin, inputs.b)
         x_g, directions = metric_directions(inputs, normals, config.projection)
         ascent = natural_step(inputs.g, x_g, inputs.delta)
-        safe = ascent + project(ascent, normals[:-1], directions[:-1], values[:-1])
+        # Far above the limit the linearised cost says nothing about a step as long as it asks for: recover in several.
+        correction = project(ascent, normals[:-1], directions[:-1], values[:-1])
+        safe = ascent + within_kl(correction, inputs, recovery_kl)
         near = ascent + project(ascent, normals, directions, values, (0,) * inputs.d.shape[0] + (1,))
-        pull = within_kl(near - safe, inputs, state.kappa)
+        pull = within_kl(near - ascent - correction, inputs, state.kappa)
         promise = jnp.dot(inputs.g, pull)
         follows = promise > 0.0
         chosen = safe + jnp.where(follows, 1.0, 0.0) * pull
@@ -65,6 +70,13 @@ def guarded(config) -> Algorithm:
             due_J_C=state.promised_J_C,
         )
         return Proposal(chosen, jnp.array(False), info, memory)
+
+    def accept(evaluate: Callable, inputs: StepInputs, proposal: Proposal, state: GuardedState) -> Array:
+        """The step as far as its measured KL is of the size that was planned: a Fisher matrix from few samples errs."""
+        planned = inputs.delta + recovery_kl + state.kappa
+        return backtrack(
+            lambda scale: evaluate(scale).kl <= 2.0 * planned, config.backtrack_factor, config.backtrack_tries
+        )[0]
 
     def control(state: GuardedState, J_R: Array, J_C: Array, h_C: Array, J_D: Array) -> GuardedState:
         surprise = J_C - h_C - state.due_J_C  # NaN in the first update
@@ -81,4 +93,4 @@ def guarded(config) -> Algorithm:
             h_D=h_D, kappa=kappa, bias=bias, previous_J_R=J_R, previous_J_C=J_C, gained=gained, promised=promised
         )
 
-    return Algorithm(Needs(cost=True, baseline=True), init, step, take_full_step, control, lambda s: s.h_D, absent)
+    return Algorithm(Needs(cost=True, baseline=True), init, step, accept, control, lambda s: s.h_D, absent)

@@ -30,7 +30,7 @@ def pretrain(config) -> Algorithm:
 
     def step(inputs: StepInputs, state: PretrainState) -> Proposal:
         objective = jnp.where(state.imitating, -inputs.a, inputs.g)
-        return pcpo_proposal(inputs, objective, config.projection, constrained=~state.imitating)
+        return pcpo_proposal(inputs, objective, config, constrained=~state.imitating)
 
     def control(state: PretrainState, J_R: Array, J_C: Array, h_C: Array, J_D: Array) -> PretrainState:
         left = jnp.maximum(state.updates_left - 1, 0)

@@ -29,7 +29,7 @@ def _weighted(config, schedule: str, base: str) -> Algorithm:
         gradient = inputs.g - state.weight * inputs.a
         if base == "cpo":
             return cpo_proposal(inputs, gradient)
-        return pcpo_proposal(inputs, gradient, config.projection)
+        return pcpo_proposal(inputs, gradient, config)
 
     def objective(trial: Evaluation, state: WeightState) -> Array:
         return trial.reward - state.weight * trial.divergence

@@ -11,23 +11,19 @@ from spacerl.config import InputError, RunConfig, unknown_name
 
 # Thresholds as multiples of the task's own h_C. The paper gives none: J_C about 0, about h_C, and above it.
 LIMIT_FACTORS = {"cost": 0.1, "near": 1.0, "reward": 3.0}
-EVALUATION_EPISODES = 20_000
+EVALUATION_EPISODES, EVALUATION_STEPS = 20_000, 1_000_000  # at most
+USUAL = {"updates": 150, "delta": 1e-2, "seed": 0}
+NOT_OF_THE_COMMAND = ("simulator", "workers", "algorithm")  # where and how it ran, and what follows from the others
 
 
 def make_baseline(
-    task: str,
-    kind: str,
-    out: Path,
-    cost_limit: float | None = None,
-    updates: int = 150,
-    delta: float = 1e-2,
-    seed: int = 0,
-    progress: bool = True,
+    task: str, kind: str, out: Path, cost_limit: float | None = None, progress: bool = True, **settings: Any
 ) -> dict[str, Any]:
     """Train pi_B and write it as a policy file with the facts of its making. Returns those facts.
 
-    The trust region is wider than in the paper's table, so that a baseline takes minutes: how pi_B came to be is not
-    part of the comparison, what it earns and costs is, and that is measured and kept with it.
+    `settings` are those of `RunConfig`. The trust region is wider than in the paper's table, so that a baseline takes
+    minutes: how pi_B came to be is not part of the comparison, what it earns and costs is, and that is measured and
+    kept with it. With a `baseline` of its own, such as "rule", that one is imitated before PCPO begins.
     """
     from spacerl.evaluation import Network, evaluate_policy
     from spacerl.runs import versions
@@ -40,41 +36,51 @@ def make_baseline(
     own = RunConfig(task=task, algorithm="pcpo").resolved().cost_limit
     assert isinstance(own, tuple)
     limit = cost_limit if cost_limit is not None else own[0] * LIMIT_FACTORS[kind]
-    settings = {"algorithm": "pcpo", "cost_limit": limit, "updates": updates, "delta": delta, "seed": seed}
-    parts = assemble(RunConfig(task=task, **settings))
+    algorithm = "pretrain" if settings.get("baseline") else "pcpo"
+    settings = USUAL | {"algorithm": algorithm} | settings
     with tempfile.TemporaryDirectory() as scratch:
-        result = train(task, out=Path(scratch) / "run", progress=progress, **settings)
+        result = train(task, out=Path(scratch) / "run", progress=progress, cost_limit=limit, **settings)
     family, theta = result.policy.family, result.policy.theta
     assert family is not None
     assert theta is not None
-    config = parts.config
-    measured = evaluate_policy(
-        parts.env,
-        Network(family, theta),
-        own,
-        config.discount,  # type: ignore[arg-type]
-        config.rollout_length,  # type: ignore[arg-type]
-        EVALUATION_EPISODES,
-        seed + 1,
-    )["stochastic"]
+    measured, episodes = {}, 0
+    parts = assemble(RunConfig(task=task, cost_limit=limit, **settings))
+    try:
+        config = parts.config
+        assert config.rollout_length is not None
+        assert config.discount is not None
+        episodes = min(EVALUATION_EPISODES, EVALUATION_STEPS // config.rollout_length)
+        network, length, seed = Network(family, theta), config.rollout_length, config.seed + 1
+        measured = evaluate_policy(parts.env, network, own, config.discount, length, episodes, seed)["stochastic"]
+    finally:
+        parts.close()
     cost = next(iter(measured["J_C"].values()))
-    chosen = f"--cost-limit {limit:g} --updates {updates} --delta {delta:g} --seed {seed}"
-    command = f"spacerl baseline make {task} --kind {kind} {chosen}"
+    chosen = {"cost_limit": limit} | {name: value for name, value in settings.items() if name not in NOT_OF_THE_COMMAND}
     facts = {
         "task": task,
         "kind": kind,
-        "command": command,
-        "algorithm": "pcpo",
+        "command": f"spacerl baseline make {task} --kind {kind} " + " ".join(map(_option, chosen.items())),
+        "algorithm": settings["algorithm"],
         "trained_h_C": limit,
-        "seed": seed,
-        "updates": updates,
-        "delta": delta,
+        "seed": config.seed,
+        "updates": config.updates,
+        "delta": config.delta,
         "J_R": round(measured["J_R"]["mean"], 4),
         "J_C": round(cost["mean"], 4),
         "task_h_C": own[0],
-        "episodes": EVALUATION_EPISODES,
+        "episodes": episodes,
         "commit": versions("")["commit"],
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     save_policy(out, family, theta, facts)
     return facts
+
+
+def _option(setting: tuple[str, Any]) -> str:
+    name, value = setting
+    flag = name.replace("_", "-")
+    if isinstance(value, bool) and name != "critic_sees_time":  # which has a third value, the task's own
+        return f"--{flag}" if value else f"--no-{flag}"
+    if isinstance(value, tuple | list):
+        return f"--{flag} " + " ".join(map(str, value))
+    return f"--{flag} {value:g}" if isinstance(value, float) else f"--{flag} {value}"

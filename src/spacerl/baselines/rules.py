@@ -1,4 +1,4 @@
-"""Rule-based baselines for the point tasks: a few lines of control theory, no learning. Pure JAX, so they compile.
+"""Rule-based baselines for the point and ant tasks: a few lines of control, no learning. Pure JAX, so they compile.
 
 Each is a function of observations (..., O) that returns a Gaussian, like a policy network.
 """
@@ -11,10 +11,12 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
+from spacerl.baselines.ant_gait import circle_gait, gather_gait
 from spacerl.core.distributions import Gaussian
 from spacerl.types import ActionSpace, Array
 
-STD = 0.3  # of every rule's actions: close enough to be seen as a plan, wide enough to be learned from
+STD = 0.3  # of a rule's actions: close enough to be seen as a plan, wide enough to be learned from
+GAIT_STD = 0.1  # of the ant's: at 0.3 a third of the ants fall
 
 
 def circle_follower(obs: Array) -> Gaussian:
@@ -45,11 +47,26 @@ def _wrapped(angle: Array) -> Array:
     return jnp.mod(angle + math.pi, 2 * math.pi) - math.pi
 
 
-def _with_std(mean: Array) -> Gaussian:
-    return Gaussian(mean, jnp.full_like(mean, math.log(STD)))
+def _with_std(mean: Array, std: float = STD) -> Gaussian:
+    return Gaussian(mean, jnp.full_like(mean, math.log(std)))
 
 
-RULES: dict[str, Callable[[Array], Gaussian]] = {"point-circle": circle_follower, "point-gather": nearest_apple}
+def ant_circle_gait(obs: Array) -> Gaussian:
+    """A trot around the circle. It ignores the walls: an unsafe baseline."""
+    return _with_std(circle_gait(obs), GAIT_STD)
+
+
+def ant_gather_gait(obs: Array) -> Gaussian:
+    """A trot to the nearest apple that no bomb is in the way of."""
+    return _with_std(gather_gait(obs), GAIT_STD)
+
+
+RULES: dict[str, Callable[[Array], Gaussian]] = {
+    "point-circle": circle_follower,
+    "point-gather": nearest_apple,
+    "ant-circle": ant_circle_gait,
+    "ant-gather": ant_gather_gait,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,10 +1,14 @@
-"""The two action distributions, with the one thing trust regions need of them: the Fisher matrix of their parameters.
+"""The action distributions, with the one thing trust regions need of them: the Fisher matrix of their parameters.
 
-Leaves have shape (..., A): A action dimensions for `Gaussian`, A choices for `Categorical`.
+Leaves have shape (..., A): A action dimensions for `Gaussian`, A choices for `Categorical`, the choices of all lists
+one after the other for `MultiCategorical`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -85,4 +89,45 @@ class Categorical(NamedTuple):
         return Categorical(p * (tangent.logits - jnp.sum(p * tangent.logits, axis=-1, keepdims=True)))
 
 
-Distribution = Gaussian | Categorical
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("logits",), meta_fields=("choices",))
+@dataclasses.dataclass(frozen=True)
+class MultiCategorical:
+    """One choice out of each of D lists, independent of one another; an action is (..., D) integers."""
+
+    logits: Array
+    choices: tuple[int, ...]  # lengths of the lists; they sum to A
+
+    @staticmethod
+    def noise(key: Array, shape: tuple[int, ...]) -> Array:
+        return jax.random.gumbel(key, shape)
+
+    def sample(self, noise: Array) -> Array:
+        return jnp.stack([p.sample(n) for p, n in zip(self.lists(), self._cut(noise), strict=True)], axis=-1)
+
+    def mode(self) -> Array:
+        return jnp.stack([p.mode() for p in self.lists()], axis=-1)
+
+    def log_prob(self, action: Array) -> Array:
+        return sum((p.log_prob(action[..., i]) for i, p in enumerate(self.lists())), start=jnp.zeros(()))
+
+    def kl(self, other: MultiCategorical) -> Array:
+        """KL(self || other): independent choices add up."""
+        return sum((p.kl(q) for p, q in zip(self.lists(), other.lists(), strict=True)), start=jnp.zeros(()))
+
+    def entropy(self) -> Array:
+        return sum((p.entropy() for p in self.lists()), start=jnp.zeros(()))
+
+    def fisher(self, tangent: MultiCategorical) -> MultiCategorical:
+        """Fisher matrix of the logits, one block per list, applied to a tangent."""
+        blocks = [p.fisher(t).logits for p, t in zip(self.lists(), tangent.lists(), strict=True)]
+        return MultiCategorical(jnp.concatenate(blocks, axis=-1), self.choices)
+
+    def lists(self) -> list[Categorical]:
+        return [Categorical(part) for part in self._cut(self.logits)]
+
+    def _cut(self, row: Array) -> list[Array]:
+        ends = tuple(itertools.accumulate(self.choices))
+        return [row[..., end - count : end] for end, count in zip(ends, self.choices, strict=True)]
+
+
+Distribution = Gaussian | Categorical | MultiCategorical

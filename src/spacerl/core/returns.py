@@ -64,10 +64,17 @@ def episode_sums(
 
     Every column begins with a reset, so the number of episodes is the number of valid first steps.
     """
-    weight = valid[..., None] * discounts ** index[..., None].astype(signals.dtype)
-    episodes = jnp.maximum(jnp.sum(valid & (index == 0)), 1).astype(signals.dtype)
-    mean = jnp.sum(signals * weight, axis=(0, 1)) / episodes
-    # One episode a column in the usual case; with several, columns stay independent, so this remains a fair estimate.
-    column = jnp.sum(signals * weight, axis=0) / jnp.maximum(jnp.sum(valid & (index == 0), axis=0), 1)[:, None]
-    error = jnp.std(column, axis=0) / jnp.sqrt(column.shape[0])
-    return mean, error, jnp.sum(valid) / episodes
+    weighted = signals * valid[..., None] * discounts ** index[..., None].astype(signals.dtype)
+    first = (index == 0) & valid
+    episodes = jnp.maximum(jnp.sum(first), 1).astype(signals.dtype)
+    mean = jnp.sum(weighted, axis=(0, 1)) / episodes
+
+    # Columns with several episodes are no samples of the mean: how episodes are laid out depends on their lengths.
+    def backward(following, step):
+        x_t, first_t = step
+        total = x_t + following
+        return jnp.where(first_t[:, None], 0.0, total), total
+
+    totals = jax.lax.scan(backward, jnp.zeros_like(weighted[0]), (weighted, index == 0), reverse=True)[1]
+    squares = jnp.sum(jnp.where(first[..., None], (totals - mean) ** 2, 0.0), axis=(0, 1))
+    return mean, jnp.sqrt(squares) / episodes, jnp.sum(valid) / episodes

@@ -15,6 +15,7 @@ from gymnasium import register as register_with_gymnasium
 from gymnasium import registry
 
 if TYPE_CHECKING:
+    from spacerl.envs.ant import AntCircle, AntGather
     from spacerl.envs.point import PointCircle, PointGather
 
 
@@ -30,19 +31,35 @@ def _point_gather(**settings: Any) -> PointGather:
     return PointGather(**settings)
 
 
-NATIVE: dict[str, Callable[..., PointCircle | PointGather]] = {
+def _ant_circle(**settings: Any) -> AntCircle:
+    from spacerl.envs.ant import AntCircle
+
+    return AntCircle(**settings)
+
+
+def _ant_gather(**settings: Any) -> AntGather:
+    from spacerl.envs.ant import AntGather
+
+    return AntGather(**settings)
+
+
+NATIVE: dict[str, Callable[..., Any]] = {
     "point-circle": _point_circle,
     "point-gather": _point_gather,
+    "ant-circle": _ant_circle,
+    "ant-gather": _ant_gather,
 }
 
 # Gymnasium id -> entry point, time limit in steps (the `horizon` of the native environment, kept equal by a test).
 GYMNASIUM_IDS: dict[str, tuple[str, int]] = {
     "spacerl/PointCircle-v0": ("spacerl.envs.gymnasium:PointCircleEnv", 50),
     "spacerl/PointGather-v0": ("spacerl.envs.gymnasium:PointGatherEnv", 15),
+    "spacerl/AntCircle-v0": ("spacerl.envs.ant_gymnasium:AntCircleEnv", 500),
+    "spacerl/AntGather-v0": ("spacerl.envs.ant_gymnasium:AntGatherEnv", 500),
 }
 
 
-def make_native(name: str, **settings: Any) -> PointCircle | PointGather:
+def make_native(name: str, **settings: Any) -> Any:
     """The native environment called `name`; `settings` replace defaults of its dataclass, such as `radius=10.0`."""
     if name not in NATIVE:
         nearest = difflib.get_close_matches(name, NATIVE, n=1)
