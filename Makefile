@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := runs/quickstart
 
-.PHONY: quickstart test test-slow lint bench clean
+.PHONY: quickstart install test test-slow test-sb3 lint bench clean
 
 # Stamps stand for installed sets of packages; they are made anew when what is to be installed changes.
 $(BIN)/python:
@@ -13,6 +13,10 @@ $(BIN)/python:
 $(VENV)/core.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
+
+# Extras by name: make install EXTRAS=mujoco,video. Torch is pinned, or pip would take a build with gigabytes of CUDA.
+install: $(VENV)/core.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 
 $(VENV)/test.stamp: $(VENV)/core.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
@@ -32,13 +36,19 @@ test: $(VENV)/test.stamp
 test-slow: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m slow
 
+# Baselines of Stable-Baselines3 and TorchScript, loaded for real; torch is large and not part of the other tests.
+test-sb3: $(VENV)/test.stamp
+	$(MAKE) install EXTRAS=sb3,torch
+	$(BIN)/python -m pytest tests/test_foreign_policies.py
+
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-bench: $(VENV)/core.stamp
+bench: $(VENV)/test.stamp
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/ant.py
 
 clean:
 	rm -rf $(VENV) runs build dist *.egg-info src/*.egg-info

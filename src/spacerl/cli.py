@@ -118,7 +118,11 @@ class Sweep(RunConfig):
         from spacerl.sweep import sweep
 
         folders = sweep(
-            RunConfig(**settings_of(self)), self.seeds, self.baselines or (self.baseline,), self.out, not self.quiet
+            RunConfig(**settings_of(self)),
+            self.seeds,
+            self.baselines or RunConfig(**settings_of(self)).baselines or (None,),
+            self.out,
+            not self.quiet,
         )
         print(f"{len(folders)} run folders below {self.out}")
 

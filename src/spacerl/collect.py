@@ -171,7 +171,7 @@ class _Buffers:
                 array[tick] = value
 
     def cut(self, ticks: int, whole: list[tuple[int, int, int]]) -> Recording:
-        return Recording(*(array[:ticks] for array in self.arrays), whole)
+        return Recording(*(array[:ticks] for array in self.arrays), episodes=whole)  # type: ignore[misc]
 
 
 def pack(recording: Recording, columns: int, length: int) -> Rollout:

@@ -126,7 +126,7 @@ def host_values(
 ) -> tuple[np.ndarray, np.ndarray]:
     key = jax.random.PRNGKey(seed)
 
-    def sample(obs: Array, tick: Array) -> Array:
+    def sample(obs: Any, tick: Any) -> Array:
         dist = policy(obs)
         noise = dist.noise(jax.random.fold_in(key, tick), (env.lanes, env.action_space.size))
         return dist.mode() if deterministic else dist.sample(noise)
@@ -175,7 +175,7 @@ def baseline_summary(parts: Parts) -> tuple[float, dict[str, Any] | None]:
     if not parts.baselines:
         return math.nan, None
     summaries = [_summary_of(parts, baseline) for baseline in parts.baselines]
-    summary = summaries[0] | ({"all": summaries} if len(summaries) > 1 else {})
+    summary: dict[str, Any] = summaries[0] | ({"all": summaries} if len(summaries) > 1 else {})
     return summary["J_R"], summary
 
 

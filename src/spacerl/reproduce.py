@@ -114,7 +114,7 @@ def collected(folder: Path) -> dict[tuple[str, str], np.ndarray]:
     runs: dict[tuple[str, str], list] = {}
     for path in sorted(folder.glob("*/*/metrics.csv")):
         run = RunFolder(path.parent)
-        key = (path.parent.parent.name, run.config().baseline or "none")
+        key = (path.parent.parent.name, "+".join(run.config().baselines) or "none")
         runs.setdefault(key, []).append([[row[name] for name in COLUMNS] for row in run.metrics()])
     return {key: np.array(values) for key, values in runs.items()}
 

@@ -40,7 +40,7 @@ def _mjx() -> Any:
     # Importing MJX prints that its second engine, which is not used here, is not installed.
     with contextlib.redirect_stdout(io.StringIO()):
         try:
-            from mujoco import mjx
+            from mujoco import mjx  # type: ignore[import-not-found]
         except ImportError as error:
             raise ImportError("the ant inside a compiled program needs MJX: pip install mujoco mujoco-mjx") from error
     return mjx

@@ -74,12 +74,12 @@ class MissingCost(InputError):
     """The environment does not give the cost it was asked for."""
 
 
-def cost_function(name: str, source: Source) -> Callable[[Any, Any, Any, dict[str, Any], Any], float]:
+def cost_function(name: str, source: Source) -> Callable[[Any, Any, Any, dict[str, Any], Any], Any]:
     """(obs, action, next obs, info, sixth value of the step or None) -> cost."""
     if source == "none":
         return lambda obs, action, following, info, sixth: 0.0
     if is_function(source):
-        function = python_object(source, "cost") if isinstance(source, str) else source
+        function: Any = python_object(source, "cost") if isinstance(source, str) else source
         if not callable(function):
             raise InputError(f"cost '{source}' is {type(function).__name__}: a function is expected")
         return lambda obs, action, following, info, sixth: function(obs, action, following, info)

@@ -64,7 +64,7 @@ class Worker:
         self.connection = Connection(ours.detach())
         with contextlib.suppress(OSError):  # dead already: waiting for its answer says so
             self.connection.send((os.getcwd(), sys.path))
-            self.connection.send((CloudpickleWrapper(recipe), len(lanes)))
+            self.connection.send((CloudpickleWrapper(recipe), len(lanes)))  # type: ignore[arg-type]
 
     def send(self, message: Any) -> None:
         with contextlib.suppress(OSError):
@@ -196,7 +196,7 @@ class WorkerPool:
 
 def _require_portable(recipe: Recipe) -> None:
     try:
-        CloudpickleWrapper(recipe).__getstate__()
+        CloudpickleWrapper(recipe).__getstate__()  # type: ignore[arg-type]
     except Exception as error:
         raise InputError(
             f"environment '{recipe.name}' cannot be sent to worker processes ({type(error).__name__}: {error}): give a "

@@ -47,7 +47,7 @@ def recipe_of_instance(env: Any, costs: Named) -> Recipe:
     if spec is not None and all(wrapper.kwargs is not None for wrapper in spec.additional_wrappers):
 
         def factory(render_mode: str | None = None) -> Any:
-            mode = {"render_mode": render_mode} if render_mode else {}
+            mode: dict[str, Any] = {"render_mode": render_mode} if render_mode else {}
             return gymnasium.make(spec, disable_env_checker=True, **mode)
     else:
 
