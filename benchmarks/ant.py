@@ -1,6 +1,6 @@
 """How near the ant tasks come to the bare simulator, as ratios measured in one run.
 
-    python benchmarks/ant.py [--parts bare host gymnasium envpool device] [--lanes 200] [--steps 500] [--repeats 3]
+    python benchmarks/ant.py [--parts bare host train gymnasium envpool device] [--lanes 200] [--repeats 3]
 
 All parts that step this ant play the same kind of actions, drawn before the clock starts (small Gaussian ones, under
 which no ant falls), so that no policy is timed. Parts on the CPU run in turns, repeat by repeat, so that a busy machine
@@ -23,7 +23,7 @@ from spacerl.envs.ant_model import MAX_TORQUE, ant_model
 from spacerl.types import RESET, STEP
 
 TASKS = {"ant-circle": AntCircle(), "ant-gather": AntGather()}
-PARTS = ("bare", "host", "gymnasium", "envpool", "device")
+PARTS = ("bare", "host", "train", "gymnasium", "envpool", "device")
 SPREAD = 0.3  # standard deviation of the actions, as a part of the largest torque
 Timing = tuple[float, float, str]  # environment steps per second, share of the time inside MuJoCo (or nan), remark
 
@@ -67,6 +67,31 @@ def host(name: str, lanes: int, steps: int, threads: int) -> Callable[[], Timing
         inside = env.simulator_seconds - inside
         overhead = 1e6 * (seconds - inside) / steps
         return lanes * steps / seconds, inside / seconds, f"{overhead:.0f} us a tick outside the simulator"
+
+    return run
+
+
+def training(name: str, algorithm: str) -> Callable[[], Timing]:
+    """Whole updates at the paper's batch, collected on the host: policy, simulator, books, gradients and critics."""
+    from spacerl.config import RunConfig
+    from spacerl.training import assemble, make_stepper
+    from spacerl.update import initial_state
+
+    baseline = "rule" if algorithm == "space" else None
+    parts = assemble(RunConfig(task=name, algorithm=algorithm, baseline=baseline, simulator="host"))
+    stepper, carried = make_stepper(parts), {"state": initial_state(parts.learner, 0, 0.0)}
+    carried["state"] = stepper(carried["state"])[0]  # compiles
+
+    def run() -> Timing:
+        inside, began, before = parts.env.simulator_seconds, time.perf_counter(), int(carried["state"].env_steps)
+        carried["state"], _, collecting, updating = stepper(carried["state"])
+        seconds = time.perf_counter() - began
+        inside = parts.env.simulator_seconds - inside
+        steps = int(carried["state"].env_steps) - before
+        remark = (
+            f"{100 * inside / collecting:.0f} % of collection; {collecting:.1f} + {updating:.1f} s for {steps:,} steps"
+        )
+        return steps / seconds, inside / seconds, remark
 
     return run
 
@@ -168,6 +193,10 @@ def main() -> None:
     if "host" in args.parts:
         for name in TASKS:
             runs[f"{name}, host ticks"] = host(name, args.lanes, args.steps, args.threads)
+    if "train" in args.parts:
+        for name in TASKS:
+            for algorithm in ("pcpo", "space"):
+                runs[f"{name}, whole updates of {algorithm}"] = training(name, algorithm)
     if "gymnasium" in args.parts:
         for kind in ("sync", "async"):
             runs[f"Gymnasium, {kind}"] = vector_env(kind, args.vector_lanes, min(args.steps, 200))

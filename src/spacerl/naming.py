@@ -57,7 +57,7 @@ def in_words(error: BaseException) -> str:
     if not lines:
         return kind
     line = lines[-1].removeprefix(f"{kind}: ") if "Traceback" in str(error) else lines[0]
-    return f"{kind}: {line[:300]}"
+    return f"{kind}: {line[:300].rstrip('.')}"  # it becomes part of a sentence
 
 
 def _import_module(name: str, given: str, what: str) -> ModuleType:
