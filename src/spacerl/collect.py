@@ -76,7 +76,7 @@ class Recording(NamedTuple):
 
 class _Demand:
     """How many more episodes to begin. Whole episodes are collected until the steps wanted are reached; those that run
-    count with the mean length so far, so that the last ones are not begun for nothing."""
+    count with what they are expected to take, so that the last ones are not begun for nothing."""
 
     def __init__(self, steps: int | None, episodes: int | None, length: int):
         self.steps, self.episodes, self.length = steps, episodes, length
@@ -86,8 +86,10 @@ class _Demand:
         if self.episodes is not None:
             return self.episodes - self.finished - len(running)
         assert self.steps is not None
-        mean = self.finished_steps / self.finished if self.finished else float(self.length)
-        planned = self.finished_steps + float(np.sum(np.maximum(running, mean)))
+        # Steps taken per episode ended: those that still run count too, or the short ones, which end first, would rule.
+        taken = self.finished_steps + float(np.sum(running))
+        mean = min(taken / self.finished, self.length) if self.finished else float(self.length)
+        planned = self.finished_steps + float(np.sum(np.minimum(running + mean, self.length)))
         return math.ceil((self.steps - planned) / mean)
 
 

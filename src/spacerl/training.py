@@ -151,6 +151,7 @@ def fused_step(parts: Parts, state: TrainState, thetas: tuple[Any, ...]) -> tupl
 
 
 CRITIC_DAMPING = 1e-3  # at most
+NOISE_TICKS = 64
 TWO_PLACES = ("ant-circle", "ant-gather")
 Stepper = Callable[[TrainState], tuple[TrainState, dict[str, Any], float, float]]
 
@@ -202,18 +203,28 @@ def make_collector(parts: Parts) -> Callable[[TrainState], tuple[TrainState, Any
     config, env, learner = parts.config, parts.env, parts.learner
     fold = jax.jit(lambda state: raw_theta(learner, state))
 
+    # Noise of many ticks at once: drawn one by one it would take as long as the policy itself.
+    draw = jax.jit(lambda key, block: learner.family.noise(jax.random.fold_in(key, block), (NOISE_TICKS, env.lanes)))
+
     @jax.jit
-    def sample(theta: Array, obs: Array, key: Array, tick: int) -> Array:
-        noise = learner.family.noise(jax.random.fold_in(key, tick), (env.lanes,))
+    def sample(theta: Array, obs: Array, noise: Array) -> Array:
         with jax.default_matmul_precision("float32"):
             return learner.family.apply(theta, obs).sample(noise)
 
     def hosted(state: TrainState):
         key, seed_key, noise_key = jax.random.split(state.key, 3)
         theta, seed = fold(state), tuple(int(word) for word in np.asarray(seed_key))
+        noise = np.zeros(0)
+
+        def act(obs: np.ndarray, tick: int) -> np.ndarray:
+            nonlocal noise
+            if tick % NOISE_TICKS == 0:
+                noise = np.asarray(draw(noise_key, tick // NOISE_TICKS))
+            return np.asarray(sample(theta, obs, noise[tick % NOISE_TICKS]))
+
         recording = host_episodes(
             env,
-            lambda obs, tick: np.asarray(sample(theta, obs, noise_key, tick)),
+            act,
             seed,
             config.rollout_length,  # type: ignore[arg-type]
             steps=config.batch_size,
