@@ -147,11 +147,9 @@ class _Buffers:
     """Arrays that double when they are full."""
 
     def __init__(self, env: HostEnv, room: int, keep_next: bool):
-        space = env.action_space
-        action = (space.size,) if space.kind == "box" else (len(space.choices),) if space.choices else ()
         kinds = [
             (env.obs_shape, env.obs_dtype),
-            (action, np.float32 if space.kind == "box" else np.int32),
+            (env.action_space.shape, env.action_space.dtype),
             (env.obs_shape, env.obs_dtype),
             ((), np.float32),
             ((len(env.cost_names),), np.float32),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spacerl.config import ENV_PREFIX, OWN_PREFIX, InputError, RunConfig
-from spacerl.envs import make_native
+from spacerl.envs import NATIVE, make_native
 from spacerl.hosted.costs import named_sources
 from spacerl.hosted.environment import HostedEnv
 from spacerl.hosted.single import Recipe, parse_arguments, recipe_of_instance
@@ -54,6 +54,11 @@ def task_environment(config: RunConfig, lanes: int | None = None) -> Any:
         return env.host(lanes or config.environments, config.workers or None)
     except ImportError as error:
         raise InputError(f"task '{config.task}' cannot be simulated: {error}") from error
+
+
+def has_two_places(task: str) -> bool:
+    """Whether a task can be simulated on the host and with the update."""
+    return task in NATIVE and hasattr(make_native(task), "host")
 
 
 def on_device(config: RunConfig) -> bool:

@@ -36,6 +36,17 @@ class Network(NamedTuple):
         return self.family.apply(self.theta, obs)
 
 
+def network_of_run(run: str | Path, task: str, obs_shape: tuple[int, ...], action: ActionSpace) -> tuple[Network, dict]:
+    """The newest policy of a run, checked against its environment, and what its file says about it."""
+    from spacerl.baselines import load_baseline
+
+    policy = load_baseline(str(run), task, obs_shape, action)
+    assert policy is not None
+    assert policy.family is not None
+    assert policy.theta is not None
+    return Network(policy.family, policy.theta), policy.info
+
+
 def play(
     env: Env, policy: Policy, seed: int, episodes: int, length: int, deterministic: bool = False, compiled: bool = True
 ):

@@ -21,12 +21,12 @@ import jax
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from spacerl.baselines import load_baseline
 from spacerl.config import InputError, RunConfig, is_own
 from spacerl.environments import environment, is_hosted, is_native, recipe_of_run
 from spacerl.envs import GYMNASIUM_IDS
-from spacerl.evaluation import Network
+from spacerl.evaluation import Network, network_of_run
 from spacerl.hosted.single import BadStep, Single
+from spacerl.runs import replacing
 from spacerl.types import ActionSpace
 
 USUAL_FPS = 30
@@ -58,12 +58,13 @@ def film_run(run: Path, config: RunConfig, out: Path, episodes: int, seed: int, 
         warnings.filterwarnings("ignore", module=r"gymnasium\..*|pygame\..*|pkg_resources")  # of no use to a viewer
         stage = _stage(config, env, cost)
         try:
-            policy = load_baseline(str(run), config.task, stage.obs_shape, stage.action_space)
-            assert policy is not None
-            assert policy.family is not None
-            assert policy.theta is not None
-            frames = _frames(stage, Network(policy.family, policy.theta), config, episodes, seed)
-            return _written(out, lambda path: write(path, frames, stage.fps))
+            network, _ = network_of_run(run, config.task, stage.obs_shape, stage.action_space)
+            frames = _frames(stage, network, config, episodes, seed)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(out, out.suffix.lower()) as (handle, path):
+                os.close(handle)
+                write(path, frames, stage.fps)
+            return out
         finally:
             stage.close()
 
@@ -271,21 +272,6 @@ def _writer(out: Path) -> Callable[[Path, Iterator[Image.Image], float], None]:
             f"video '{out}' needs ffmpeg, which `pip install 'spacerl[video]'` brings; a .gif works without it"
         )
     return _write_mp4
-
-
-def _written(out: Path, write: Callable[[Path], None]) -> Path:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.stem}.", suffix=out.suffix.lower())
-    os.close(handle)
-    try:
-        write(Path(name))
-        os.chmod(name, 0o644)
-        os.replace(name, out)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
-    return out
 
 
 def _ffmpeg() -> str | None:

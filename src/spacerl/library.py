@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from spacerl.baselines import Baseline
-from spacerl.baselines import load_baseline as _load_baseline
 from spacerl.config import InputError, require_seed
 from spacerl.envs import make_native
 from spacerl.types import Env
@@ -33,7 +32,7 @@ def evaluate(
     The environment is built as in training; one that was passed to `train` as an object is passed here again.
     """
     from spacerl.environments import environment, is_hosted
-    from spacerl.evaluation import Network, evaluate_policy
+    from spacerl.evaluation import evaluate_policy, network_of_run
     from spacerl.runs import RunFolder
 
     if episodes < 1:
@@ -42,12 +41,9 @@ def evaluate(
     config = RunFolder.open(run).config()
     env = environment(config, env, cost)
     try:
-        policy = _load_baseline(str(run), config.task, env.obs_shape, env.action_space)
-        assert policy is not None
-        assert policy.family is not None
-        assert policy.theta is not None
+        network, _ = network_of_run(run, config.task, env.obs_shape, env.action_space)
         limits: Any = config.cost_limit
-        network, discount, length = Network(policy.family, policy.theta), config.discount, config.rollout_length
+        discount, length = config.discount, config.rollout_length
         return evaluate_policy(env, network, limits, discount, length, episodes, seed)  # type: ignore[arg-type]
     finally:
         if is_hosted(env):
@@ -61,20 +57,18 @@ def export(run: str | Path, out: str | Path, *, env: Any = None, cost: Any = Non
     the policy at most, on random observations. `env` and `cost` are as for `evaluate`.
     """
     from spacerl.environments import environment, is_hosted
+    from spacerl.evaluation import network_of_run
     from spacerl.exporting import export_policy
     from spacerl.runs import RunFolder
 
     config = RunFolder.open(run).config()
     env = environment(config, env, cost, lanes=1)
     try:
-        policy = _load_baseline(str(run), config.task, env.obs_shape, env.action_space)
-        assert policy is not None
-        assert policy.family is not None
-        assert policy.theta is not None
+        network, info = network_of_run(run, config.task, env.obs_shape, env.action_space)
         note = "as the environment gives them"
         if is_hosted(env):
             note += "; parts of a Dict or Tuple laid one after the other, choices as one-hot vectors"
-        return export_policy(policy.family, policy.theta, out, policy.info, env.action_space, note)
+        return export_policy(network.family, network.theta, out, info, env.action_space, note)
     finally:
         if is_hosted(env):
             env.close()

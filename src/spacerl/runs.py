@@ -32,12 +32,18 @@ POLICY_FORMAT = "spacerl-policy-1"
 def write_atomically(path: Path, content: bytes | str) -> None:
     """The file holds the old content or the new one, never a part, whenever the process dies."""
     data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    with replacing(path) as (handle, _), os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replacing(path: Path, ending: str = ".tmp") -> Iterator[tuple[int, Path]]:
+    """An open handle and the name of a new file beside `path`, which takes its place at the end, or goes on failure."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=ending)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        yield handle, Path(temporary)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from spacerl.config import ENV_PREFIX, InputError, RunConfig, require_new_folder
+from spacerl.environments import has_two_places
 from spacerl.evaluation import baseline_summary, write_trajectories
 from spacerl.progress import Progress
 from spacerl.runs import RunFolder
 from spacerl.training import (
-    TWO_PLACES,
     Parts,
     RunStopped,
     assemble,
@@ -100,7 +100,7 @@ def lanes_program(parts: Parts) -> Any:
 def _assembled(config: RunConfig, out: Path) -> Parts:
     if config.task.startswith(ENV_PREFIX):
         raise InputError(f"a sweep compiles its task and '{config.task}' is stepped outside: train each seed instead")
-    if config.task in TWO_PLACES:
+    if has_two_places(config.task):
         config = dataclasses.replace(config, simulator="device")
     parts = assemble(config)
     if not all(baseline.native for baseline in parts.baselines):

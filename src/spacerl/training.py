@@ -22,7 +22,7 @@ from spacerl.baselines import Baseline, load_baseline, save_policy
 from spacerl.collect import environments_per_batch, host_episodes, native_rollout, pack
 from spacerl.config import InputError, RunConfig, is_own, require_new_folder, unknown_name
 from spacerl.critics import linear_critic, neural_critic
-from spacerl.environments import cost_texts, environment, is_hosted, task_name
+from spacerl.environments import cost_texts, environment, has_two_places, is_hosted, task_name
 from spacerl.evaluation import baseline_summary, write_trajectories
 from spacerl.policies import PolicyFamily
 from spacerl.progress import Progress
@@ -152,7 +152,6 @@ def fused_step(parts: Parts, state: TrainState, thetas: tuple[Any, ...]) -> tupl
 
 CRITIC_DAMPING = 1e-3  # at most
 NOISE_TICKS = 64
-TWO_PLACES = ("ant-circle", "ant-gather")
 Stepper = Callable[[TrainState], tuple[TrainState, dict[str, Any], float, float]]
 
 
@@ -164,7 +163,7 @@ def make_stepper(parts: Parts) -> Stepper:
     """
     thetas = baseline_thetas(parts)
     # A task that can be simulated in two places says where each update's episodes are from.
-    where = {"on_device": float(not parts.hosted)} if parts.config.task in TWO_PLACES else {}
+    where = {"on_device": float(not parts.hosted)} if has_two_places(parts.config.task) else {}
     if not parts.hosted and all(baseline.native for baseline in parts.baselines):
         program = jax.jit(lambda state, thetas: fused_step(parts, state, thetas))
 

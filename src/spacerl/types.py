@@ -30,6 +30,15 @@ class ActionSpace(NamedTuple):
     choices: tuple[int, ...] = ()
     scaled: bool = False  # box: the policy acts in [-1, 1], which stands for [low, high]; others act in physical units
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one action."""
+        return (self.size,) if self.kind == "box" else (len(self.choices),) if self.choices else ()
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.kind == "box" else "int32"
+
 
 class Env(Protocol):
     """One native environment, unbatched and pure; the collector vmaps it."""

@@ -37,6 +37,7 @@ from spacerl.envs.ant_model import (
     THIGH,
     TORSO_RADIUS,
 )
+from spacerl.envs.gather import free_cells, require_sense
 from spacerl.types import ActionSpace, Array
 
 if TYPE_CHECKING:
@@ -335,14 +336,7 @@ class AntGather(_AntTask):
     cost_names: tuple[str, ...] = field(default=("bomb",), init=False)
 
     def __post_init__(self) -> None:
-        if self.sensor_span / self.sensor_bins >= np.pi:
-            raise ValueError(f"{self.sensor_bins} bins over {self.sensor_span:g} rad: a bin must span less than pi")
-        allowed = len(self._cells())
-        if self.n_apples + self.n_bombs > allowed:
-            raise ValueError(
-                f"{self.n_apples} apples and {self.n_bombs} bombs do not fit: an arena of half width "
-                f"{self.half_width:g} has {allowed} places"
-            )
+        require_sense(self)
 
     @property
     def obs_shape(self) -> tuple[int, ...]:
@@ -353,15 +347,7 @@ class AntGather(_AntTask):
         return self.half_width + self.wall_gap
 
     def _cells(self) -> np.ndarray:
-        """Places an object may take, (cells, 2) m: the 2 m grid without its upper end, and without what is too near.
-
-        With the defaults 35 cells. The grid is lopsided (never +6) because the original draws its integers from a
-        half-open range.
-        """
-        half_steps = int(self.half_width / 2)
-        axis = 2.0 * np.arange(-half_steps, half_steps)
-        cells = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
-        return cells[np.sum(cells**2, axis=1) >= self.spacing**2].astype(np.float32)
+        return free_cells(self.half_width, self.spacing)
 
     @property
     def uniforms(self) -> int:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spacerl.envs.gather import free_cells, require_sense
 from spacerl.types import ActionSpace, Array
 
 POSITION_NOISE = 0.01  # standard deviation of x (m), y (m) and theta (rad) at reset, around zero
@@ -178,14 +179,7 @@ class PointGather:
     cost_names: tuple[str, ...] = field(default=("bomb",), init=False)
 
     def __post_init__(self) -> None:
-        if self.sensor_span / self.sensor_bins >= np.pi:
-            raise ValueError(f"{self.sensor_bins} bins over {self.sensor_span:g} rad: a bin must span less than pi")
-        allowed = len(self._cells())
-        if self.n_apples + self.n_bombs > allowed:
-            raise ValueError(
-                f"{self.n_apples} apples and {self.n_bombs} bombs do not fit: an arena of half width "
-                f"{self.half_width:g} has {allowed} places"
-            )
+        require_sense(self)
 
     @property
     def obs_shape(self) -> tuple[int, ...]:
@@ -203,15 +197,7 @@ class PointGather:
         return ActionSpace(kind="box", size=2, low=(-10.0, -10.0), high=(10.0, 10.0))
 
     def _cells(self) -> np.ndarray:
-        """Places an object may take, (cells, 2) m: the 2 m grid without its upper end, and without what is too near.
-
-        With the defaults: {-6, -4, -2, 0, 2, 4}^2 without the origin, 35 cells. The grid is lopsided (never +6) because
-        the original draws its integers from a half-open range.
-        """
-        half_steps = int(self.half_width / 2)
-        axis = 2.0 * np.arange(-half_steps, half_steps)
-        cells = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
-        return cells[np.sum(cells**2, axis=1) >= self.spacing**2].astype(np.float32)
+        return free_cells(self.half_width, self.spacing)
 
     def reset(self, key: Array) -> GatherState:
         """The robot at the origin facing +x up to the noise, the objects at random on distinct cells of the grid."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spacerl.hosted.lanes import HereEnv
+from spacerl.hosted.lanes import Lanes
 from spacerl.hosted.pool import WorkerPool
 from spacerl.hosted.single import Recipe
 from spacerl.types import RESET, STEP, Tick
@@ -31,7 +31,7 @@ class HostedEnv:
         self.recipe = recipe
         report = report or (lambda text: print(text, file=sys.stderr))
         workers = min(lanes, os.cpu_count() or 1) if workers is None else min(lanes, workers)
-        self._env = WorkerPool(recipe, lanes, workers, timeout, report) if workers else HereEnv(recipe, lanes)
+        self._env = WorkerPool(recipe, lanes, workers, timeout, report) if workers else Lanes(recipe, lanes)
         shapes = self._env.shapes
         self.name, self.lanes = recipe.name, lanes
         self.obs_shape, self.obs_dtype, self.images = shapes.obs_shape, shapes.obs_dtype, shapes.images
@@ -54,10 +54,7 @@ class HostedEnv:
         self.counts()
 
     def idle_actions(self) -> np.ndarray:
-        space = self.action_space
-        if space.kind == "box":
-            return np.zeros((self.lanes, space.size), np.float32)
-        return np.zeros((self.lanes, len(space.choices)) if space.kind == "multidiscrete" else self.lanes, np.int32)
+        return np.zeros((self.lanes, *self.action_space.shape), self.action_space.dtype)
 
     def set_report(self, report: Callable[[str], None]) -> None:
         if isinstance(self._env, WorkerPool):

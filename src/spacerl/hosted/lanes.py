@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from spacerl.hosted.single import Recipe, Single
@@ -30,7 +28,7 @@ class Shapes:
 
 
 class Lanes:
-    """`tick` of types.HostEnv for environments in this process."""
+    """Environments in this process, for workers, for debugging and for what cannot travel to another one."""
 
     def __init__(self, recipe: Recipe, count: int):
         self.singles = [Single(recipe) for _ in range(count)]
@@ -50,24 +48,9 @@ class Lanes:
                 out.obs[lane] = single.reset(int(seed[lane])) if again else following
         return out
 
-    def close(self) -> None:
-        for single in self.singles:
-            single.close()
-
-
-class HereEnv:
-    """Environments stepped in this very process, for debugging and for what cannot travel to another one."""
-
-    def __init__(self, recipe: Recipe, lanes: int):
-        self._lanes = Lanes(recipe, lanes)
-        self.lanes = lanes
-        self.shapes = self._lanes.shapes
-
-    def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
-        return self._lanes.tick(command, action, last, seed)
-
     def counts(self) -> dict[str, int]:
         return {"worker_restarts": 0}
 
     def close(self) -> None:
-        self._lanes.close()
+        for single in self.singles:
+            single.close()
