@@ -182,6 +182,9 @@ class RunConfig:
     """Scale observations by their running mean and deviation. The statistics are kept with the policy."""
     initial_std: float = 1.0
     """Standard deviation of a fresh Gaussian policy."""
+    initial_gain: float = 1.0
+    """Factor on the last layer of a fresh policy. 0.01 lets it begin near the same action whatever it sees, which keeps
+    a robot calm at first."""
     critic: Literal["neural", "linear"] | None = None
     """Value functions: a neural network, or ridge regression on features of observation and time."""
     critic_kl: float = 0.01
@@ -427,6 +430,7 @@ _RANGES: dict[str, Any] = {
     "cost_gae_lambda": (lambda x: 0 <= x <= 1, "a number from 0 to 1"),
     "divergence_gae_lambda": (lambda x: 0 <= x <= 1, "a number from 0 to 1"),
     "initial_std": _POSITIVE,
+    "initial_gain": _POSITIVE,
     "critic_kl": _POSITIVE,
     "critic_steps": _COUNT,
     "cg_iterations": _COUNT,

@@ -269,6 +269,7 @@ class PolicyFamily:
     initial_std: float = 1.0
     images: tuple[Image, ...] = ()
     filters: tuple[int, ...] = (24, 12)
+    initial_gain: float = 1.0
 
     def __post_init__(self):
         if self.action.kind not in DISTRIBUTIONS:
@@ -286,6 +287,7 @@ class PolicyFamily:
 
     def _fresh(self, key: Array) -> Policy:
         body = self.layout.network(self.hidden, self.action.size, key)
+        body = eqx.tree_at(lambda b: b.dense.weights[-1], body, replace_fn=lambda weight: self.initial_gain * weight)
         if self.action.kind == "discrete":
             return CategoricalPolicy(body)
         if self.action.kind == "multidiscrete":

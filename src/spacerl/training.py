@@ -78,8 +78,9 @@ def _assembled(config: RunConfig, env: Any, baseline: Any, trust: bool) -> Parts
     if images and config.critic == "linear":
         raise InputError(f"critic is 'linear' and '{config.task}' observes pictures: allowed is neural")
     baselines = _loaded(config, env, baseline, trust)
+    beginning = {"initial_std": config.initial_std, "initial_gain": config.initial_gain}
     family = PolicyFamily(
-        tuple(env.obs_shape), env.action_space, hidden, config.initial_std, images=images, filters=config.filters
+        tuple(env.obs_shape), env.action_space, hidden, images=images, filters=config.filters, **beginning
     )
     if config.normalise_observations and not family.width:
         raise InputError(f"normalise-observations was given and '{config.task}' observes pictures alone: leave it out")
