@@ -18,7 +18,7 @@ from spacerl.library import make_env
 def test_rules_earn_reward_and_break_the_constraint(task, least_J_R, least_J_C):
     """Each rule ignores (circle) or only half minds (gather) the cost: useful, and unsafe."""
     env = make_env(task)
-    _, rewards, costs, _ = play(env, RULES[task], 0, 1000, env.horizon)
+    _, rewards, costs, _ = play(env, RULES["rule"][task], 0, 1000, env.horizon)
     J_R, J_C = episode_returns(rewards, costs, 0.995)
     assert J_R.mean() > least_J_R
     assert J_C.mean() > least_J_C

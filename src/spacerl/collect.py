@@ -109,8 +109,7 @@ def host_episodes(
     same `seed` gives the same episodes whatever number of processes steps them.
     """
     draw, demand, lanes = np.random.default_rng(seed), _Demand(steps, episodes, length), env.lanes
-    room = min(length, 256)
-    buffers = _Buffers(env, room, keep_next)
+    buffers = _Buffers(env, length, keep_next)
     obs = np.zeros((lanes, *env.obs_shape), env.obs_dtype)
     age, first, running = np.zeros(lanes, int), np.zeros(lanes, int), np.zeros(lanes, bool)
     whole: list[tuple[int, int, int]] = []
@@ -122,10 +121,12 @@ def host_episodes(
             return buffers.cut(tick, whole)
         command = np.where(running, STEP, IDLE)
         command[begin] = RESET
-        seeds = draw.integers(0, 2**31, lanes)
         # An episode that ends now is followed at once, unless the steps may be reached by those that run.
         ample = more - len(begin) >= lanes
-        next_seeds = np.where((command == RESET) | ((command == STEP) & ample), seeds, -1)
+        next_seeds = np.full(lanes, -1)
+        if ample or len(begin):
+            seeds = draw.integers(0, 2**31, lanes)
+            next_seeds = np.where((command == RESET) | ((command == STEP) & ample), seeds, -1)
         last = running & (age + 1 >= length)
         action = act(obs, tick)
         result = env.tick(command, action, last, next_seeds)
@@ -144,9 +145,14 @@ def host_episodes(
 
 
 class _Buffers:
-    """Arrays that double when they are full."""
+    """Arrays that double when they are full, which is slow: they begin with room for three episodes in each lane. What of
+    it is never written to takes no memory, but where that would be a lot it is not even asked for."""
 
-    def __init__(self, env: HostEnv, room: int, keep_next: bool):
+    LARGE = 2**28  # bytes of observations
+
+    def __init__(self, env: HostEnv, length: int, keep_next: bool):
+        per_tick = env.lanes * math.prod(env.obs_shape) * np.dtype(env.obs_dtype).itemsize
+        room = max(1, min(3 * length, self.LARGE // max(per_tick, 1)))
         kinds = [
             (env.obs_shape, env.obs_dtype),
             (env.action_space.shape, env.action_space.dtype),

@@ -255,6 +255,8 @@ class RunConfig:
     """pretrain: imitation ends when J_R is within this fraction of the baseline's."""
     pretrain_updates: int = 100_000
     """pretrain: imitation ends after this many updates at the latest."""
+    pretrain_delta: float | None = None
+    """pretrain: trust-region radius of the imitation; None: delta. Its gradient is exact, so it may be far wider."""
 
     checkpoint_every: int = 10
     """Updates between checkpoints."""
@@ -451,6 +453,7 @@ _RANGES: dict[str, Any] = {
     "multiplier_rate": _POSITIVE,
     "pretrain_tolerance": (lambda x: 0 <= x < 1, "a number from 0 to below 1"),
     "pretrain_updates": _COUNT,
+    "pretrain_delta": _POSITIVE,
     "environments": _COUNT,
     "workers": (lambda x: isinstance(x, int) and x >= 0, "a whole number that is not negative"),
     "worker_timeout": _POSITIVE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import signal
 import sys
@@ -207,7 +208,7 @@ def make_collector(parts: Parts) -> Callable[[TrainState], tuple[TrainState, Any
     draw = jax.jit(lambda key, block: learner.family.noise(jax.random.fold_in(key, block), (NOISE_TICKS, env.lanes)))
 
     @jax.jit
-    def sample(theta: Array, obs: Array, noise: Array) -> Array:
+    def compiled(theta: Array, obs: Array, noise: Array) -> Array:
         with jax.default_matmul_precision("float32"):
             return learner.family.apply(theta, obs).sample(noise)
 
@@ -215,12 +216,13 @@ def make_collector(parts: Parts) -> Callable[[TrainState], tuple[TrainState, Any
         key, seed_key, noise_key = jax.random.split(state.key, 3)
         theta, seed = fold(state), tuple(int(word) for word in np.asarray(seed_key))
         noise = np.zeros(0)
+        sample = learner.family.sampler(theta) or functools.partial(compiled, theta)
 
         def act(obs: np.ndarray, tick: int) -> np.ndarray:
             nonlocal noise
             if tick % NOISE_TICKS == 0:
                 noise = np.asarray(draw(noise_key, tick // NOISE_TICKS))
-            return np.asarray(sample(theta, obs, noise[tick % NOISE_TICKS]))
+            return np.asarray(sample(obs, noise[tick % NOISE_TICKS]))
 
         recording = host_episodes(
             env,

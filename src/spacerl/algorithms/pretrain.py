@@ -30,6 +30,8 @@ def pretrain(config) -> Algorithm:
 
     def step(inputs: StepInputs, state: PretrainState) -> Proposal:
         objective = jnp.where(state.imitating, -inputs.a, inputs.g)
+        if config.pretrain_delta is not None:
+            inputs = inputs._replace(delta=jnp.where(state.imitating, config.pretrain_delta, inputs.delta))
         return pcpo_proposal(inputs, objective, config, constrained=~state.imitating)
 
     def control(state: PretrainState, J_R: Array, J_C: Array, h_C: Array, J_D: Array) -> PretrainState:

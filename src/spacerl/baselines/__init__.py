@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from spacerl.baselines.foreign import FOREIGN_KINDS, Foreign, from_callable, load_foreign
-from spacerl.baselines.rules import RULES, RuleFamily
+from spacerl.baselines.rules import RULES, RuleFamily, rules_of
 from spacerl.config import InputError, unknown_name
 from spacerl.core.distributions import Categorical, Distribution, Gaussian, MultiCategorical
 from spacerl.policies import PolicyFamily, family_of_spec
@@ -26,7 +26,6 @@ from spacerl.runs import POLICY_FORMAT, read_arrays, write_arrays
 from spacerl.types import ActionSpace, Array
 
 KINDS = ("cost", "reward", "near")
-RULE = "rule"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +89,9 @@ def load_baseline(
     elif callable(given):
         name = getattr(given, "__name__", type(given).__name__)
         baseline = _foreign(from_callable(given, name, action, tuple(obs_shape), raw))
-    elif given == RULE and task in RULES:
-        family: Any = RuleFamily(task, tuple(obs_shape), action)
-        baseline = Baseline(RULE, family, jnp.zeros(1), info={"rule": RULES[task].__name__})
+    elif given in rules_of(task):
+        family: Any = RuleFamily(given, task, tuple(obs_shape), action)
+        baseline = Baseline(given, family, jnp.zeros(1), info={"rule": RULES[given][task].__name__})
     elif (foreign := load_foreign(str(given), action, tuple(obs_shape), trust, raw)) is not None:
         baseline = _foreign(foreign)
     else:
@@ -120,8 +119,7 @@ def _locate(given: str, task: str) -> Path:
         return path / "policy.safetensors"
     if path.is_file():
         return path
-    rule = [RULE] if task in RULES else []
-    raise unknown_name("baseline", given, [*available, *rule, "a policy file", "a run folder", *FOREIGN_KINDS])
+    raise unknown_name("baseline", given, [*available, *rules_of(task), "a policy file", "a run folder", *FOREIGN_KINDS])
 
 
 def _load_file(path: Path, name: str) -> Baseline:

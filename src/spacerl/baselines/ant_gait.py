@@ -5,13 +5,15 @@ and its speed are the sine and cosine of a rotating angle. Every joint is pulled
 later, so the angle keeps turning, and any small motion at reset starts it.
 
 Legs trot in diagonal pairs. While a pair pushes back it stands on bent knees, which reach farther down; while it swings
-ahead it is lifted. Walking straight, the ant covers about 15 m in the 10 s of an episode and does not fall. The numbers
-below were found by a short random search for distance.
+ahead it is lifted. There are three sets of numbers, found by short random searches: FAST covers about 15 m in the
+10 s of an episode when it walks straight; AGILE takes small steps and turns within a metre; SHORT takes smaller ones. At
+the deviation of the rules' actions hardly any ant falls.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,59 +22,92 @@ from spacerl.envs.ant import facing
 from spacerl.envs.ant_model import KNEE_SIGN, MAX_TORQUE, MOTOR_LEGS
 from spacerl.types import Array
 
-SWING = 0.4  # rad, of a hip to either side
-RATE = 8.5  # rad/s, of the trot: 1.35 steps a second
-LOOK_AHEAD = 0.7  # rad, how much later in the trot the pose is that joints are pulled to
-KNEE = 0.85  # rad, mean bend
-LIFT = 0.13  # rad, by which a knee bends more while it pushes and less while it swings
-KNEE_LEAD = 0.7  # rad, by which the knees run ahead of the hips
 STIFFNESS, DAMPING = 160.0, 10.0  # Nm/rad and Nms/rad, of the pull
-SHARPEST = 0.6  # of a turn: the share of the swing that the legs inside lose and those outside gain
+
+
+class Gait(NamedTuple):
+    swing: float  # rad, of a hip to either side
+    rate: float  # rad/s, of the trot
+    look_ahead: float  # rad, how much later in the trot the pose is that joints are pulled to
+    knee: float  # rad, mean bend
+    lift: float  # rad, by which a knee bends more while it pushes and less while it swings
+    knee_lead: float  # rad, by which the knees run ahead of the hips
+    sharpest: float  # turn, as the share of the swing that the legs inside lose and those outside gain
+    slowing: float  # share of the swing that all legs lose per unit of turn
+    turning_rate: float  # share of a turn that enters the hips' speeds too; without, the ant turns more sharply
+
+
+FAST = Gait(0.4, 8.5, 0.7, 0.85, 0.13, 0.7, 0.6, 0.0, 0.0)
+AGILE = Gait(0.242, 8.11, 0.93, 0.6, 0.08, 0.77, 1.36, 0.24, 0.92)
+SHORT = Gait(0.18, 10.0, 1.09, 0.74, 0.07, 0.92, 1.53, 0.21, 0.74)
 
 # Swing that pushes the ant ahead while the foot is on the floor: legs on the left turn one way, on the right the other.
 PUSH = np.array([1.0, 1.0, -1.0, -1.0], np.float32)
 PAIR = np.array([1.0, -1.0, 1.0, -1.0], np.float32)
+SECTORS = ((np.arange(10) - 4.5) * (math.pi / 10)).astype(np.float32)  # rad, the middles of what sensors see
 _BEND = KNEE_SIGN.astype(np.float32)
 _MOTORS = np.array([2 * leg + joint for leg in MOTOR_LEGS for joint in (0, 1)])
 
 
-def walk(obs: Array, turn: Array) -> Array:
+def walk(obs: Array, turn: Array, gait: Gait = FAST) -> Array:
     """Actions (..., 8) in [-1, 1] that trot ahead and turn by `turn` (...) rad, to the left where it is positive."""
     hip, knee = obs[..., 7:15:2], obs[..., 8:15:2] * _BEND
     hip_rate, knee_rate = obs[..., 21:29:2], obs[..., 22:29:2] * _BEND
     sine = jnp.mean(hip * PUSH * PAIR, axis=-1)
-    cosine = jnp.mean(hip_rate * PUSH * PAIR, axis=-1) / RATE
-    phase = jnp.arctan2(sine, cosine)[..., None] + LOOK_AHEAD
-    straight = SWING * PUSH * PAIR
-    turned = straight - SWING * PAIR * jnp.clip(turn, -SHARPEST, SHARPEST)[..., None]
-    hip_torque = STIFFNESS * (turned * jnp.sin(phase) - hip)
-    # Only the positions turn; hips that keep the speed of the straight trot turn the ant more sharply.
-    hip_torque = hip_torque + DAMPING * (straight * RATE * jnp.cos(phase) - hip_rate)
-    lifted = phase - KNEE_LEAD
-    knee_torque = STIFFNESS * (KNEE + LIFT * PAIR * jnp.cos(lifted) - knee)
-    knee_torque = knee_torque - DAMPING * (LIFT * RATE * PAIR * jnp.sin(lifted) + knee_rate)
+    cosine = jnp.mean(hip_rate * PUSH * PAIR, axis=-1) / gait.rate
+    phase = jnp.arctan2(sine, cosine)[..., None] + gait.look_ahead
+    turn = jnp.clip(turn, -gait.sharpest, gait.sharpest)[..., None]
+    straight = gait.swing * (1.0 - gait.slowing * jnp.abs(turn)) * PUSH * PAIR
+    turning = gait.swing * turn * PAIR
+    hip_torque = STIFFNESS * ((straight - turning) * jnp.sin(phase) - hip)
+    speed = (straight - gait.turning_rate * turning) * gait.rate * jnp.cos(phase)
+    hip_torque = hip_torque + DAMPING * (speed - hip_rate)
+    lifted = phase - gait.knee_lead
+    knee_torque = STIFFNESS * (gait.knee + gait.lift * PAIR * jnp.cos(lifted) - knee)
+    knee_torque = knee_torque - DAMPING * (gait.lift * gait.rate * PAIR * jnp.sin(lifted) + knee_rate)
     torque = jnp.stack([hip_torque, knee_torque * _BEND], axis=-1).reshape(*obs.shape[:-1], 8)
     return jnp.clip(torque[..., _MOTORS] / MAX_TORQUE, -1.0, 1.0)
 
 
 def circle_gait(obs: Array) -> Array:
     """Mean action (..., 8) that walks counter-clockwise around the circle of Ant-Circle. It ignores the walls."""
-    radius = 5.0
-    x, y = obs[..., 29], obs[..., 30]
-    # The tangent, turned inward outside of the circle and outward inside of it.
-    wanted = jnp.arctan2(y, x) + math.pi / 2 + jnp.arctan(jnp.hypot(x, y) - radius)
+    return walk(obs, _turn_to_circle(obs, 0.0, 5.0, 1.0))
+
+
+def careful_circle_gait(obs: Array) -> Array:
+    """Mean action (..., 8) that stays between the walls of Ant-Circle: it walks to where the circle crosses the strip
+    and goes round there, in a loop of half a metre whose far side follows the circle."""
+    return walk(obs, 1.4 * _turn_to_circle(obs, -4.13, 0.44, 1.74), AGILE)
+
+
+def _turn_to_circle(obs: Array, y_centre: float, radius: float, eagerness: float) -> Array:
+    """Angle (...) to turn by onto the counter-clockwise circle around (0, y_centre): to its tangent, turned inward
+    outside of the circle and outward inside of it."""
+    x, y = obs[..., 29], obs[..., 30] - y_centre
+    wanted = jnp.arctan2(y, x) + math.pi / 2 + jnp.arctan(eagerness * (jnp.hypot(x, y) - radius))
     ahead, left = facing(obs)
     turn = wanted - jnp.arctan2(left, ahead)
-    return walk(obs, jnp.mod(turn + math.pi, 2 * math.pi) - math.pi)
+    return jnp.mod(turn + math.pi, 2 * math.pi) - math.pi
 
 
 def gather_gait(obs: Array) -> Array:
     """Mean action (..., 8) that walks to the nearest apple of Ant-Gather unless a bomb is nearer in that direction."""
     apples, bombs = obs[..., 32:42], obs[..., 42:52]
-    centres = (jnp.arange(10) - 4.5) * (math.pi / 10)
     padded = jnp.pad(bombs, [(0, 0)] * (bombs.ndim - 1) + [(1, 1)])
     threat = jnp.maximum(bombs, 0.8 * jnp.maximum(padded[..., :-2], padded[..., 2:]))
     score = apples - jnp.where(threat > apples, threat, 0.0)
-    turn = centres[jnp.argmax(score, axis=-1)]
+    turn = jnp.asarray(SECTORS)[jnp.argmax(score, axis=-1)]
     seen = jnp.max(apples, axis=-1) > 0.0
     return walk(obs, jnp.where(seen, turn, 1.0))
+
+
+def careful_gather_gait(obs: Array) -> Array:
+    """Mean action (..., 8) that walks to an apple of Ant-Gather only where no bomb is near the way, in any of the seven
+    sectors around it, and turns around where there is none such."""
+    apples, bombs = obs[..., 32:42], obs[..., 42:52]
+    apart = np.abs(np.arange(10)[:, None] - np.arange(10))
+    nearness = np.select([apart == 0, apart == 1, apart == 2, apart == 3], [1.0, 0.75, 0.7, 0.8]).astype(np.float32)
+    danger = jnp.max(bombs[..., None, :] * nearness, axis=-1)
+    score = jnp.where(apples > 0.0, apples - 1.67 * jnp.maximum(danger - 0.25, 0.0), -1.0)
+    wanted = jnp.where(jnp.max(score, axis=-1) > 0.0, jnp.asarray(SECTORS)[jnp.argmax(score, axis=-1)], 0.85)
+    return walk(obs, 1.7 * wanted, SHORT)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from spacerl.baselines.ant_gait import circle_gait, gather_gait
+from spacerl.baselines.ant_gait import careful_circle_gait, careful_gather_gait, circle_gait, gather_gait
 from spacerl.core.distributions import Gaussian
 from spacerl.types import ActionSpace, Array
 
@@ -61,21 +61,39 @@ def ant_gather_gait(obs: Array) -> Gaussian:
     return _with_std(gather_gait(obs), GAIT_STD)
 
 
-RULES: dict[str, Callable[[Array], Gaussian]] = {
-    "point-circle": circle_follower,
-    "point-gather": nearest_apple,
-    "ant-circle": ant_circle_gait,
-    "ant-gather": ant_gather_gait,
+def ant_circle_loop(obs: Array) -> Gaussian:
+    """A trot in small loops at the one place of the circle that lies between the walls: nearly safe."""
+    return _with_std(careful_circle_gait(obs), GAIT_STD)
+
+
+def ant_gather_detour(obs: Array) -> Gaussian:
+    """A slower trot to apples that no bomb is near: safe."""
+    return _with_std(careful_gather_gait(obs), GAIT_STD)
+
+
+RULES: dict[str, dict[str, Callable[[Array], Gaussian]]] = {
+    "rule": {
+        "point-circle": circle_follower,
+        "point-gather": nearest_apple,
+        "ant-circle": ant_circle_gait,
+        "ant-gather": ant_gather_gait,
+    },
+    "careful-rule": {"ant-circle": ant_circle_loop, "ant-gather": ant_gather_detour},
 }
+
+
+def rules_of(task: str) -> list[str]:
+    return [name for name, tasks in RULES.items() if task in tasks]
 
 
 @dataclasses.dataclass(frozen=True)
 class RuleFamily:
     """A task's rule in the place of a network: it has no parameters, and theta is ignored."""
 
+    name: str
     task: str
     obs_shape: tuple[int, ...]
     action: ActionSpace
 
     def apply(self, theta: Array, obs: Array) -> Gaussian:
-        return RULES[self.task](obs)
+        return RULES[self.name][self.task](obs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spacerl.envs.ant import Body, Objects, is_sound, start
+from spacerl.envs.ant import LARGEST, Body, Objects, is_sound, start
 from spacerl.envs.ant_model import MAX_TORQUE, NQ, NV, ant_model
 from spacerl.types import RESET, STEP, ActionSpace, Tick
 
@@ -107,16 +107,19 @@ class AntHost:
             # Rows of the lanes that step. All of them is the common case, and views are quicker than selections.
             rows = slice(None) if stepping.all() else np.flatnonzero(stepping)
             body, diverged = self._step(rows, np.asarray(action)[rows])
-            outcome = self.task.outcome(np, self._com[rows], body, self._objects_of(rows), diverged)
+            objects = self._objects_of(rows)
+            body = self.task.looked_around(body, objects)
+            outcome = self.task.outcome(np, self._com[rows], body, objects, diverged)
             reward[rows], cost[rows], terminated[rows] = outcome.reward, outcome.cost, outcome.terminated
             self._remember(rows, body, outcome.objects)
         truncated = stepping & np.asarray(last, bool) & ~terminated
         restarting |= (terminated | truncated) & (seed >= 0)
         # The arrays handed out are the caller's; those kept here change with the next tick.
-        next_obs = self._obs.copy()
+        obs = next_obs = self._obs.copy()
         if restarting.any():
             self._restart(np.flatnonzero(restarting), seed[restarting])
-        return Tick(self._obs.copy(), next_obs, reward, cost, terminated, truncated, np.zeros(self.lanes, bool))
+            obs = self._obs.copy()
+        return Tick(obs, next_obs, reward, cost, terminated, truncated, np.zeros(self.lanes, bool))
 
     def _step(self, rows: Any, action: np.ndarray) -> tuple[Body, np.ndarray]:
         """Advance these lanes; their bodies, and which of them diverged: those are back in the state before."""
@@ -125,19 +128,26 @@ class AntHost:
         began = time.perf_counter()
         self._batch.step(None if every else rows, stage=self._until_sensors)
         self.simulator_seconds += time.perf_counter() - began
-        diverged = ~is_sound(np, self._qpos[rows], self._qvel[rows])
+        body = self._body(rows)
         # MuJoCo starts a simulation that has diverged from the beginning, which looks sound: only its warnings tell.
-        if self._warnings[:, self._bad, 1].any():
+        warned = self._warnings[..., 1].any()
+        # All lanes at once, as nearly always. Comparisons with NaN are false.
+        if not warned and all(part.max() < LARGEST and part.min() > -LARGEST for part in (body.qpos, body.qvel)):
+            return body, np.zeros(len(body.qpos), bool)
+        diverged = ~is_sound(np, body.qpos, body.qvel)
+        if warned:
             diverged |= self._warnings[rows][:, self._bad, 1].any(axis=1)
             self._warnings[...] = 0
-        if diverged.any():
-            lanes = np.arange(self.lanes)[rows][diverged]
-            self._diverged += len(lanes)
+        lanes = np.arange(self.lanes)[rows][diverged]
+        self._diverged += len(lanes)
+        if len(lanes):
             self._begin(lanes, self._obs[lanes, :NQ], self._obs[lanes, NQ : NQ + NV])
         return self._body(rows), diverged
 
     def _body(self, rows: Any) -> Body:
-        return Body(self._qpos[rows], self._qvel[rows], self._sensors[rows, :3], self._sensors[rows, 3:])
+        # A copy: MuJoCo keeps the lanes far apart, and the formulas go through them many times.
+        state, com = np.concatenate([self._qpos[rows], self._qvel[rows]], axis=1), self._sensors[rows]
+        return Body(state[:, :NQ], state[:, NQ:], com[:, :3], com[:, 3:])
 
     def _objects_of(self, rows: Any) -> Objects | None:
         return None if self._objects is None else Objects(self._objects.placed[rows], self._objects.alive[rows])
@@ -177,7 +187,7 @@ class AntHost:
     # one lane, for pictures
 
     def body(self, lane: int) -> Body:
-        return Body(*(part[0].copy() for part in self._body([lane])))
+        return Body(*(part[0].copy() for part in self._body([lane])[:4]))
 
     def objects(self, lane: int) -> Objects | None:
         objects = self._objects_of([lane])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 
+@functools.cache
 def free_cells(half_width: float, spacing: float) -> np.ndarray:
     """Places an object may take, (cells, 2) m: the 2 m grid without its upper end, and without what is too near.
 
@@ -16,7 +18,9 @@ def free_cells(half_width: float, spacing: float) -> np.ndarray:
     half_steps = int(half_width / 2)
     axis = 2.0 * np.arange(-half_steps, half_steps)
     cells = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
-    return cells[np.sum(cells**2, axis=1) >= spacing**2].astype(np.float32)
+    free = cells[np.sum(cells**2, axis=1) >= spacing**2].astype(np.float32)
+    free.flags.writeable = False  # it is handed out again
+    return free
 
 
 def require_sense(task: Any) -> None:
