@@ -74,7 +74,7 @@ def test_filling_in_twice_changes_nothing():
     config = RunConfig("point-gather", baseline="near").resolved()
     assert config.resolved() == config
     free = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) is None]
-    assert free == ["workers", "projection_kl_bound"]
+    assert free == ["workers", "projection_kl_bound", "pretrain_delta"]
 
 
 @pytest.mark.parametrize(
