@@ -185,6 +185,49 @@ def test_guarded_space_adds_a_bounded_pull_that_promises_reward_and_keeps_the_co
         assert np.all(after <= np.maximum(before, 0.0) + 1e-4 * size)
 
 
+def seeking(J_R: float, excess: float = 0.0, **fields):
+    """The rule and its state after an update in which the policy earned 1, with a baseline of that worth."""
+    rule = make_algorithm(make_config("space", combine="guarded", **fields))
+    state = rule.init(1, J_R, excess)
+    return rule, rule.control(state, jnp.array(1.0), jnp.array([0.0]), jnp.array([5.0]), jnp.array(100.0))
+
+
+def test_guarded_space_goes_downhill_to_a_baseline_that_is_better_and_safe():
+    problems = random_problems(seed=21, count=COUNT, costs=1)
+    problems = problems._replace(d=np.full_like(problems.d, -1e9), b=np.full_like(problems.b, 50.0))
+    fields = {"combine": "guarded", "pull_kl": BOUND, "pull_kl_max": BOUND}
+    plain = proposals(problems, "space", **fields)
+    sought = proposals(problems, "space", state=seeking(2.0, pull_kl_max=BOUND)[1], **fields)
+    alone = proposals(problems._replace(b=np.full_like(problems.b, -1e9)), "space", **fields)
+    unpaid = np.linalg.norm(plain - alone, axis=1) < 1e-6 * np.linalg.norm(alone, axis=1)
+    assert 0 < unpaid.sum() < COUNT
+    assert_identical(sought[~unpaid], plain[~unpaid])
+    # Where the pull promises no reward it is taken all the same, and leads nearer.
+    assert np.all(np.einsum("ni,ni->n", problems.a, sought - alone)[unpaid] < 0.0)
+
+
+@pytest.mark.parametrize(
+    ("J_R", "excess", "fields"),
+    [(0.5, 0.0, {}), (2.0, 0.3, {}), (2.0, NAN, {}), (NAN, 0.0, {}), (2.0, 0.0, {"seek_baseline": False})],
+    ids=["worse", "unsafe", "cost unknown", "reward unknown", "not wanted"],
+)
+def test_guarded_space_seeks_no_other_baseline(J_R, excess, fields):
+    problems = random_problems(seed=22, count=COUNT, costs=1)
+    state = seeking(J_R, excess, **fields)[1]
+    expected = proposals(problems, "space", state=seeking(NAN)[1], combine="guarded")
+    assert_identical(proposals(problems, "space", state=state, combine="guarded", **fields), expected)
+
+
+def test_a_baseline_that_cannot_be_reached_is_given_up():
+    rule, state = seeking(2.0)
+    spent = [float(state.faith)]
+    for J_D in (90.0, 95.0, 99.0, 105.0, 110.0):
+        state = rule.control(state, jnp.array(1.0), jnp.array([0.0]), jnp.array([5.0]), jnp.array(J_D))
+        spent.append(float(state.faith))
+    assert spent[1] == spent[0]  # nearer, at the most it may spend
+    assert np.all(np.diff(spent[1:]) < 0.0)
+
+
 def test_guarded_space_far_inside_its_region_is_pcpo():
     problems = random_problems(seed=19, count=COUNT, costs=1)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))
@@ -492,3 +535,15 @@ def test_pretraining_imitates_then_is_pcpo():
     toward = problems._replace(g=-problems.a, d=np.full_like(problems.d, -1e9))
     assert_identical(proposals(problems, "pretrain", state=imitating), proposals(toward, "trpo"))
     assert_identical(proposals(problems, "pretrain", state=learning), proposals(problems, "pcpo"))
+
+
+def test_pretraining_may_imitate_with_a_trust_region_of_its_own():
+    problems = random_problems(seed=19, count=COUNT, costs=1)
+    imitating = make_algorithm(make_config("pretrain")).init(1, 10.0)
+    learning = imitating._replace(imitating=jnp.array(False))
+    wide = {"pretrain_delta": 0.25}
+    toward = problems._replace(
+        g=-problems.a, d=np.full_like(problems.d, -1e9), delta=np.full_like(problems.delta, 0.25)
+    )
+    assert_identical(proposals(problems, "pretrain", state=imitating, **wide), proposals(toward, "trpo"))
+    assert_identical(proposals(problems, "pretrain", state=learning, **wide), proposals(problems, "pcpo"))

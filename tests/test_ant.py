@@ -618,3 +618,36 @@ def test_the_gather_gait_turns_to_apples():
     obs[2, 42 + 9] = 0.8  # a bomb before the one to the left
     expected = jax.jit(walk)(obs, jnp.array([1.0, -1.0, -1.0]))
     np.testing.assert_allclose(jax.jit(gather_gait)(obs), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("task", "limit", "least"), [(AntCircle(), 15.0, 60.0), (AntGather(), 0.3, 5.0)])
+def test_careful_rules_earn_reward_and_stay_near_the_limit(task, limit, least):
+    """Where the plain ones have J_C 386 and 0.57, for J_R 340 and 10."""
+    from spacerl.baselines.rules import RULES
+
+    lanes = 60
+    host, rule = task.host(lanes), jax.jit(lambda obs, noise: RULES["careful-rule"][task.name](obs).sample(noise))
+    rng = np.random.default_rng(0)
+    tick = do(host, RESET, seed=np.arange(lanes))
+    alive, J_R, J_C = np.ones(lanes, bool), np.zeros(lanes), np.zeros(lanes)
+    for step in range(500):
+        tick = do(host, STEP, np.asarray(rule(tick.obs, rng.normal(size=(lanes, 8)).astype(np.float32))))
+        J_R += alive * 0.995**step * tick.reward
+        J_C += alive * tick.cost[:, 0]
+        alive &= ~tick.terminated
+    assert alive.mean() > 0.9
+    assert J_R.mean() > least
+    assert J_C.mean() < limit
+
+
+def test_the_careful_gatherer_leaves_an_apple_beside_a_bomb():
+    from spacerl.baselines.ant_gait import SHORT, careful_gather_gait, walk
+
+    obs = np.zeros((3, 52), np.float32)
+    obs[:, :15] = START_QPOS
+    obs[:, 32 + 6] = 0.7  # an apple half to the left
+    obs[1, 42 + 4] = 0.8  # a bomb beside the way to it
+    obs[2, 42 + 1] = 0.8  # one that is not
+    sector = 1.7 * 1.5 * np.pi / 10
+    expected = jax.jit(lambda o, t: walk(o, t, SHORT))(obs, jnp.array([sector, 1.7 * 0.85, sector]))
+    np.testing.assert_allclose(jax.jit(careful_gather_gait)(obs), expected, atol=1e-6)

@@ -115,7 +115,7 @@ LIKELY |= {start: "space guarded" for start in ("pull", "cost_margin", "margin",
 def program(*settings) -> str:
     """All that one update computes, from the first state on, as text: operations, shapes and constants."""
     parts = assemble(RunConfig(**dict(settings)))
-    start = jax.make_jaxpr(lambda: initial_state(parts.learner, parts.config.seed, 1.0))()
+    start = jax.make_jaxpr(lambda: initial_state(parts.learner, parts.config.seed, 1.0, 0.0))()
     state = jax.eval_shape(lambda: initial_state(parts.learner, 0, 1.0))
     thetas = baseline_thetas(parts)
     update = jax.make_jaxpr(lambda state, thetas: fused_step(parts, state, thetas))(state, thetas)

@@ -171,6 +171,33 @@ def test_native_tasks_are_filmed_through_their_gymnasium_ids(task):
     assert all(side % 2 == 0 for side in shown[0].shape[:2])
 
 
+def test_the_baseline_plays_the_same_episode_beside_the_policy(monkeypatch):
+    said: list[Told] = []
+    original = filming.annotated
+    monkeypatch.setattr(
+        filming, "annotated", lambda p, told, size=None: (said.append(told), original(p, told, size))[1]
+    )
+    settings = {"algorithm": "space", "baseline": "reward", "rollout_length": 6}
+    run = made(Path("run"), task="point-circle", **settings)
+    film(run, "alone.gif")
+    film(run, "both.gif", beside_baseline=True)
+    alone, both = pictures(Path("alone.gif")), pictures(Path("both.gif"))
+    width = both[0].shape[1] // 2
+    assert len(both) == len(alone)
+    assert width == alone[0].shape[1]
+    assert np.abs(both[0][:300, :width].astype(int) - both[0][:300, width:]).mean() < 2  # they begin alike
+    assert np.abs(both[-1][:300, :width].astype(int) - both[-1][:300, width:]).mean() > 0.1  # and go different ways
+    assert {told.title for told in said} == {"", "pi_B (reward)", "learned from it"}
+
+
+def test_what_cannot_be_filmed_beside_a_policy_is_said(lamp):
+    with pytest.raises(InputError, match="has no baseline"):
+        film(lamp, "lamp.gif", beside_baseline=True)
+    guided = changed(lamp, baseline="test_filming:blind")
+    with pytest.raises(InputError, match="pass a function that makes it"):
+        film(guided, "lamp.gif", beside_baseline=True, env=Lamp())
+
+
 def test_native_actions_are_in_physical_units(monkeypatch):
     """Point-gather's policy is not clipped by the box that Gymnasium states."""
     from spacerl.envs.gymnasium import NativeGymEnv

@@ -358,3 +358,41 @@ def test_arrays_of_other_shapes_are_refused():
     named["layers.0.weight"] = named["layers.0.weight"].T  # as many numbers, another matrix
     with pytest.raises(ValueError, match=r"'layers.0.weight' has shape \(6, 4\), not \(4, 6\)"):
         family.from_named(named)
+
+
+# ---------------------------------------------------------------- on the host
+
+
+@pytest.mark.parametrize("action", [BOX, ActionSpace("discrete", 4)], ids=["box", "discrete"])
+def test_numpy_samples_what_the_compiled_policy_samples(action):
+    family = PolicyFamily((2, 3), action, (8, 5))
+    theta = some_theta(family)
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(50, 2, 3)).astype(np.float32)
+    noise = np.array(family.noise(jax.random.PRNGKey(2), (50,)))
+    sample = family.sampler(theta)
+    assert sample is not None
+    np.testing.assert_allclose(sample(obs, noise), family.apply(theta, obs).sample(noise), atol=1e-5)
+
+
+def test_a_deviation_at_its_floor_is_sampled_at_its_floor():
+    family = PolicyFamily((3,), BOX, (4,), initial_std=1e-12)
+    theta, noise = family.init(jax.random.PRNGKey(0)), np.full((1, 2), 1e3, np.float32)
+    obs = np.ones((1, 3), np.float32)
+    sample = family.sampler(theta)
+    assert sample is not None
+    np.testing.assert_allclose(sample(obs, noise), family.apply(theta, obs).sample(noise), rtol=1e-4)
+
+
+def test_pictures_and_several_lists_are_left_to_the_compiled_policy():
+    for family in (family_with_pictures(), PolicyFamily((3,), LISTS, (4,))):
+        assert family.sampler(some_theta(family)) is None
+
+
+def test_a_small_gain_begins_near_one_action():
+    obs = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
+    spread = []
+    for gain in (1.0, 0.01):
+        family = PolicyFamily((6,), BOX, (8,), initial_gain=gain)
+        spread.append(float(jnp.std(family.apply(family.init(jax.random.PRNGKey(3)), obs).mean)))
+    assert spread[1] == pytest.approx(0.01 * spread[0], rel=1e-4)

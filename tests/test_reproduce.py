@@ -43,7 +43,7 @@ def test_a_table_has_means_and_intervals_over_seeds(tmp_path):
     for seed, offset in ((0, 0.0), (1, 2.0)):
         fake_run(tmp_path / "point-circle" / "pcpo" / f"seed{seed}", seed, offset)
     curves = collected(tmp_path / "point-circle")
-    assert curves["pcpo", "none"].shape == (2, 12, 3)
+    assert curves["pcpo", "none"].shape == (2, 12, 6)
     row = markdown_table(curves).splitlines()[-1]
     # J_R at update 10 is 10 and 12; the last ten updates average 6.5 and 8.5, half the interval is 12.7.
     assert [cell.strip() for cell in row.split("|")[1:5]] == ["pcpo", "none", "2", "11.00"]

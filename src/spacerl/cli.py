@@ -161,6 +161,8 @@ class Evaluate:
     """Also film an episode of the stochastic policy: an .mp4 or .gif file."""
     video_episodes: int = 1
     """Episodes to film."""
+    video_baseline: bool = False
+    """Film the run's baseline beside it, in the same episodes."""
 
     def __call__(self) -> None:
         from spacerl.library import evaluate
@@ -168,7 +170,8 @@ class Evaluate:
         if self.video is not None:
             from spacerl.library import film
 
-            print(f"video: {film(self.run, self.video, episodes=self.video_episodes, seed=self.seed)}")
+            shown = {"episodes": self.video_episodes, "seed": self.seed, "beside_baseline": self.video_baseline}
+            print(f"video: {film(self.run, self.video, **shown)}")
         report = evaluate(self.run, episodes=self.episodes, seed=self.seed)
         rows = []
         for mode in ("stochastic", "deterministic"):
@@ -261,7 +264,7 @@ class Reproduce:
     """Run a comparison of the paper: every algorithm on a task, with every kind of baseline."""
 
     experiment: Positional[str]
-    """point-circle or point-gather."""
+    """point-circle, point-gather, ant-circle or ant-gather (an accelerator's work)."""
     out: Path = Path("runs/reproduce")
     """Folder that gets a folder per setting."""
     updates: int = 300

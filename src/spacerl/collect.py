@@ -145,8 +145,8 @@ def host_episodes(
 
 
 class _Buffers:
-    """Arrays that double when they are full, which is slow: they begin with room for three episodes in each lane. What of
-    it is never written to takes no memory, but where that would be a lot it is not even asked for."""
+    """Arrays that double when they are full, which is slow: they begin with room for three episodes in each lane. What
+    of it is never written to takes no memory, but where that would be a lot it is not even asked for."""
 
     LARGE = 2**28  # bytes of observations
 

@@ -235,6 +235,9 @@ class RunConfig:
     margin_rate: float = 0.1
     """SPACE, guarded: rate at which the margin learns how much cost its predictions leave out."""
 
+    seek_baseline: bool = True
+    """SPACE, guarded: a baseline that was measured to earn more than the policy and to keep the constraint is followed
+    even where the gradient sees no reward on the way."""
     promise_rate: float = 0.3
     """SPACE, guarded: rate at which promised and measured gains of the pulls are averaged."""
 
@@ -332,7 +335,10 @@ class RunConfig:
         return dataclasses.replace(self, cost_limit=limits)
 
 
-_TEXTS, _FLAGS = ("task", "algorithm"), ("bootstrap_truncation", "normalise_observations", "critic_sees_time")
+_TEXTS, _FLAGS = (
+    ("task", "algorithm"),
+    ("bootstrap_truncation", "normalise_observations", "critic_sees_time", "seek_baseline"),
+)
 _TEXT_LISTS = ("env_args", "cost")
 
 

@@ -21,10 +21,11 @@ import jax
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from spacerl.baselines import load_baseline
 from spacerl.config import InputError, RunConfig, is_own
 from spacerl.environments import environment, is_hosted, is_native, recipe_of_run
 from spacerl.envs import GYMNASIUM_IDS
-from spacerl.evaluation import Network, network_of_run
+from spacerl.evaluation import policy_of
 from spacerl.hosted.single import BadStep, Single
 from spacerl.runs import replacing
 from spacerl.types import ActionSpace
@@ -51,22 +52,54 @@ class Stage:
     close: Callable[[], None]
 
 
-def film_run(run: Path, config: RunConfig, out: Path, episodes: int, seed: int, env: Any, cost: Any) -> Path:
-    """Film episodes of the newest, stochastic policy of a run into `out`, which appears whole or not at all."""
+def film_run(
+    run: Path, config: RunConfig, out: Path, episodes: int, seed: int, env: Any, cost: Any, beside: bool = False
+) -> Path:
+    """Film episodes of the newest, stochastic policy of a run into `out`, which appears whole or not at all.
+
+    With `beside`, pi_B plays the same episodes to the left of it.
+    """
     write = _writer(out)
-    with _without_screen(), warnings.catch_warnings():
+    if beside and not config.baselines:
+        raise InputError(f"'{run}' has no baseline: there is none to film beside its policy")
+    if beside and hasattr(env, "step"):
+        raise InputError("env is one environment and two are filmed: pass a function that makes it")
+    with _without_screen(), warnings.catch_warnings(), contextlib.ExitStack() as close:
         warnings.filterwarnings("ignore", module=r"gymnasium\..*|pygame\..*|pkg_resources")  # of no use to a viewer
-        stage = _stage(config, env, cost)
-        try:
-            network, _ = network_of_run(run, config.task, stage.obs_shape, stage.action_space)
-            frames = _frames(stage, network, config, episodes, seed)
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(out, out.suffix.lower()) as (handle, path):
-                os.close(handle)
-                write(path, frames, stage.fps)
-            return out
-        finally:
-            stage.close()
+        shots = []
+        for name in [*config.baselines[:1], ""] if beside else [""]:
+            stage = _stage(config, env, cost)
+            close.callback(stage.close)
+            policy, compiled = _player(name or str(run), config, stage)
+            title = "" if not beside else f"pi_B ({Path(name).name})" if name else "learned from it"
+            shots.append(_frames(stage, policy, config, episodes, seed, title, compiled))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out, out.suffix.lower()) as (handle, path):
+            os.close(handle)
+            write(path, _side_by_side(shots), stage.fps)
+        return out
+
+
+def _player(name: str, config: RunConfig, stage: Stage) -> tuple[Any, bool]:
+    """A policy by name, and whether it can be compiled."""
+    settings = {"std": config.baseline_std, "exploration": config.baseline_exploration}
+    policy = load_baseline(name, config.task, stage.obs_shape, stage.action_space, **settings)  # type: ignore[arg-type]
+    assert policy is not None
+    return policy_of(policy, stage.action_space)
+
+
+def _side_by_side(shots: list[Iterator[Image.Image]]) -> Iterator[Image.Image]:
+    """Several films as one. Where one has ended its last picture stays."""
+    last: list[Image.Image] = []
+    for pictures in itertools.zip_longest(*shots):
+        last = [new or old for new, old in zip(pictures, last or pictures, strict=True)]
+        if len(last) == 1:
+            yield last[0]
+            continue
+        sheet = Image.new("RGB", (sum(each.width for each in last), max(each.height for each in last)), PAPER)
+        for i, each in enumerate(last):
+            sheet.paste(each, (sum(other.width for other in last[:i]), 0))
+        yield sheet
 
 
 @contextlib.contextmanager
@@ -157,21 +190,23 @@ def _fps(env: Any) -> float:
 # The pictures --------------------------------------------------------------------------------------------------------
 
 
-def _frames(stage: Stage, policy: Network, config: RunConfig, episodes: int, seed: int) -> Iterator[Image.Image]:
+def _frames(
+    stage: Stage, policy: Any, config: RunConfig, episodes: int, seed: int, title: str = "", compiled: bool = True
+) -> Iterator[Image.Image]:
     """The pictures of all episodes, all of one size."""
     key, draw = jax.random.PRNGKey(seed), np.random.default_rng(seed)
 
-    @jax.jit
-    def act(obs: jax.Array, count: int) -> jax.Array:
+    def sample(obs: Any, count: int) -> jax.Array:
         dist = policy(obs)
         return dist.sample(dist.noise(jax.random.fold_in(key, count), (1, stage.action_space.size)))[0]
 
+    act = jax.jit(sample) if compiled else sample
     limits: Any = config.cost_limit
     size: tuple[int, int] | None = None
     count, steps = 0, range(1, config.rollout_length + 1)  # type: ignore[operator]
     for episode in range(1, episodes + 1):
         obs = _asked(config, lambda: stage.reset(int(draw.integers(0, 2**31))))
-        told = Told(episode, episodes, 0, 0.0, np.zeros(len(stage.cost_names)), stage.cost_names, limits)
+        told = Told(episode, episodes, 0, 0.0, np.zeros(len(stage.cost_names)), stage.cost_names, limits, title)
         frame = annotated(_picture(stage, config), told, size)
         size = frame.size
         yield frame
@@ -227,10 +262,12 @@ class Told:
     costs: np.ndarray
     cost_names: tuple[str, ...]
     limits: tuple[float, ...]
+    title: str = ""
 
     def lines(self) -> list[tuple[str, tuple[int, int, int]]]:
         which = f"episode {self.episode} of {self.episodes}, " if self.episodes > 1 else ""
-        rows = [(f"{which}step {self.step}", INK), (f"reward {self.reward:.2f}", INK)]
+        rows = [(self.title, INK)] if self.title else []
+        rows += [(f"{which}step {self.step}", INK), (f"reward {self.reward:.2f}", INK)]
         for name, cost, limit in zip(self.cost_names, self.costs, self.limits, strict=True):
             called = name.replace("_", " ") if "cost" in name else f"cost {name.replace('_', ' ')}"
             rows.append((f"{called} {cost:.4g}, limit {limit:g}", RED if cost > limit else INK))

@@ -75,12 +75,19 @@ def export(run: str | Path, out: str | Path, *, env: Any = None, cost: Any = Non
 
 
 def film(
-    run: str | Path, out: str | Path, *, episodes: int = 1, seed: int = 1, env: Any = None, cost: Any = None
+    run: str | Path,
+    out: str | Path,
+    *,
+    episodes: int = 1,
+    seed: int = 1,
+    beside_baseline: bool = False,
+    env: Any = None,
+    cost: Any = None,
 ) -> Path:
     """Film the newest policy of a run, stochastic as in training: an .mp4 (extra `video`) or a .gif.
 
-    No screen is needed. Reward and costs so far are written below the picture, a cost above its limit in red. `env` and
-    `cost` are as for `evaluate`.
+    No screen is needed. Reward and costs so far are written below the picture, a cost above its limit in red.
+    `beside_baseline` shows pi_B in the same episodes to the left of it. `env` and `cost` are as for `evaluate`.
     """
     from spacerl.filming import film_run
     from spacerl.runs import RunFolder
@@ -88,7 +95,7 @@ def film(
     if episodes < 1:
         raise InputError(f"episodes is {episodes}: allowed is a whole number of at least 1")
     require_seed(seed)
-    return film_run(Path(run), RunFolder.open(run).config(), Path(out), episodes, seed, env, cost)
+    return film_run(Path(run), RunFolder.open(run).config(), Path(out), episodes, seed, env, cost, beside_baseline)
 
 
 def report(runs: Sequence[str | Path], out: str | Path | None = None, title: str | None = None) -> Path:

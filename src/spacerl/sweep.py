@@ -51,8 +51,8 @@ def sweep(
     if twice:
         raise InputError(f"run folder '{twice[0]}' would be made twice: give every seed and every baseline once")
     first, summaries = parts[0], [baseline_summary(part) for part in parts]
-    state = jax.vmap(lambda seed, target: initial_state(first.learner, seed, target))(
-        jnp.array([p.config.seed for p in parts]), jnp.array([target for target, _ in summaries], jnp.float32)
+    state = jax.vmap(lambda seed, worth: initial_state(first.learner, seed, *worth))(
+        jnp.array([p.config.seed for p in parts]), jnp.array([worth for worth, _ in summaries], jnp.float32)
     )
     folders = [RunFolder(Path(out) / name) for name in names]
     for part, folder, own, (_, summary) in zip(parts, folders, _lanes(state, len(parts)), summaries, strict=True):

@@ -330,8 +330,8 @@ def train(
             spread = each.spread(parts.env.action_space)
             if spread is not None and progress:
                 print(f"baseline '{each.name}' states actions only: it gets a {spread}", file=sys.stderr)
-        target, summary = baseline_summary(parts)
-        state = initial_state(parts.learner, config.seed, target)
+        worth, summary = baseline_summary(parts)
+        state = initial_state(parts.learner, config.seed, *worth)
         create_folder(parts, out, state, summary)
         return run(parts, RunFolder(out), state, progress)
     finally:

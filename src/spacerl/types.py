@@ -190,7 +190,8 @@ class Algorithm(NamedTuple):
     """A policy-update rule as a value. All functions are pure; the state is a NamedTuple of arrays."""
 
     needs: Needs
-    init: Callable[[int, float], Any]  # number of costs, J_R of the baseline (NaN without) -> state
+    # number of costs; of the baseline J_R, and by which part of h_C its cost exceeds it (NaN without one) -> state
+    init: Callable[..., Any]
     step: Callable[[StepInputs, Any], Proposal]
     accept: Callable[[Callable[[Array], Evaluation], StepInputs, Proposal, Any], Array]  # -> scale of the step, ()
     control: Callable[[Any, Array, Array, Array, Array], Any]  # state, J_R, J_C, h_C, J_D -> next state

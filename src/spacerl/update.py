@@ -5,6 +5,7 @@ Pure and compiled as one piece; `vmap` over the state runs several seeds in one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -30,12 +31,15 @@ class Learner(NamedTuple):
     baseline_names: tuple[str, ...] = ()
 
 
-def initial_state(learner: Learner, seed: int | Array, baseline_J_R: float | Array) -> TrainState:
+def initial_state(
+    learner: Learner, seed: int | Array, baseline_J_R: float | Array, baseline_excess: float | Array = math.nan
+) -> TrainState:
+    """Before the first update. Of the baseline: J_R, and by which part of h_C its cost exceeds it."""
     key, policy_key, critic_key = jax.random.split(jax.random.PRNGKey(seed), 3)
     state = TrainState(
         theta=learner.family.init(policy_key),
         critics=learner.critic.init(critic_key),
-        algorithm=learner.algorithm.init(len(learner.cost_names), baseline_J_R),  # type: ignore[arg-type]
+        algorithm=learner.algorithm.init(len(learner.cost_names), baseline_J_R, baseline_excess),
         key=key,
         update=jnp.array(0, jnp.int32),
         env_steps=jnp.array(0, jnp.uint32),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ class NoState(NamedTuple):
     """For rules that remember nothing."""
 
 
-def stateless(costs: int, baseline_J_R: float) -> NoState:
+def stateless(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> NoState:
     return NoState()
 
 

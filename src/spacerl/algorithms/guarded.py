@@ -2,13 +2,16 @@
 
   1. the trust-region step for reward, then the projection onto the cost constraint with a margin: a safe step of PCPO;
   2. from there the pull toward the baseline, inside the cost constraint, spending at most `kappa` of KL;
-  3. the pull is taken only if it promises reward, and kappa follows how well such promises are kept.
+  3. the pull is taken only if it promises reward, and kappa follows how well such promises are kept;
+  4. unless the baseline is known to earn more than the policy, and not to break the constraint: then the way to it is
+     worth going even where it leads downhill at first, as long as it leads nearer.
 
 With a slack divergence constraint or a baseline that never pays this is PCPO with a margin. Derivation: docs/theory.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -33,37 +36,50 @@ class GuardedState(NamedTuple):
     promised_J_C: Array  # (K,) cost that the newest step promises
     due_gain: Array  # () the same promises of the step before, which this batch can judge
     due_J_C: Array  # (K,)
+    goal: Array  # () J_R of a baseline that keeps the constraint; minus infinity of one that does not
+    faith: Array  # () KL a pull may spend on the way to such a baseline
+    previous_J_D: Array  # ()
+
+
+TOLERANCE = 0.25  # of h_C, by which the cost of a baseline that counts as safe may exceed it: it was measured once
+SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after an update that led away from it or nearer to it
 
 
 def guarded(config) -> Algorithm:
     recovery_kl = config.pull_kl_max if config.projection_kl_bound is None else config.projection_kl_bound
 
-    def init(costs: int, baseline_J_R: float) -> GuardedState:
+    def init(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> GuardedState:
         unknown, unknowns = jnp.full((), jnp.nan), jnp.full((costs,), jnp.nan)
         h_D = jnp.array(config.divergence_threshold, jnp.float32)
         kappa = jnp.array(config.pull_kl, jnp.float32)
         zero, zeros = jnp.zeros(()), jnp.zeros(costs)
         promises = (unknown, unknowns, unknown, unknowns)
-        return GuardedState(h_D, kappa, zeros, unknown, unknowns, zero, zero, zeros, *promises)
+        safe = (baseline_excess <= TOLERANCE) & config.seek_baseline
+        goal = jnp.where(safe & ~jnp.isnan(baseline_J_R), baseline_J_R, -jnp.inf)
+        seeking = (goal, jnp.array(config.pull_kl_max, jnp.float32), unknown)
+        return GuardedState(h_D, kappa, zeros, unknown, unknowns, zero, zero, zeros, *promises, *seeking)
 
     def step(inputs: StepInputs, state: GuardedState) -> Proposal:
         margin = config.cost_margin * inputs.d_error + jnp.maximum(state.bias, 0.0)
+        # On the way to a baseline that is known to be better, h_D has not grown.
+        seeks = state.goal > state.previous_J_R  # False in the first update
+        b = inputs.b + jnp.where(seeks, state.h_D - config.divergence_threshold, 0.0)
         normals = jnp.concatenate([inputs.c, inputs.a[None]])  # K costs, then the divergence
-        values = jnp.append(inputs.d + margin, inputs.b)
+        values = jnp.append(inputs.d + margin, b)
         x_g, directions = metric_directions(inputs, normals, config.projection)
         ascent = natural_step(inputs.g, x_g, inputs.delta)
         # Far above the limit the linearised cost says nothing about a step as long as it asks for: recover in several.
         correction = project(ascent, normals[:-1], directions[:-1], values[:-1])
         safe = ascent + within_kl(correction, inputs, recovery_kl)
         near = ascent + project(ascent, normals, directions, values, (0,) * inputs.d.shape[0] + (1,))
-        pull = within_kl(near - ascent - correction, inputs, state.kappa)
+        pull = within_kl(near - ascent - correction, inputs, jnp.where(seeks, state.faith, state.kappa))
         promise = jnp.dot(inputs.g, pull)
-        follows = promise > 0.0
+        follows = (promise > 0.0) | seeks
         chosen = safe + jnp.where(follows, 1.0, 0.0) * pull
         info = {"follows": follows.astype(jnp.float32), "pull_promise": promise, "pull_kl_bound": state.kappa}
-        info |= {"cost_margin": jnp.max(margin)}
+        info |= {"cost_margin": jnp.max(margin), "seeks": seeks.astype(jnp.float32)}
         memory = state._replace(
-            promised_gain=jnp.where(follows, jnp.dot(inputs.g, chosen), jnp.nan),
+            promised_gain=jnp.where(follows & ~seeks, jnp.dot(inputs.g, chosen), jnp.nan),
             promised_J_C=inputs.d + inputs.c @ chosen,
             J_C_error=jnp.broadcast_to(inputs.d_error, inputs.d.shape),
             due_gain=state.promised_gain,
@@ -73,7 +89,7 @@ def guarded(config) -> Algorithm:
 
     def accept(evaluate: Callable, inputs: StepInputs, proposal: Proposal, state: GuardedState) -> Array:
         """The step as far as its measured KL is of the size that was planned: a Fisher matrix from few samples errs."""
-        planned = inputs.delta + recovery_kl + state.kappa
+        planned = inputs.delta + recovery_kl + jnp.maximum(state.kappa, state.faith)
         return backtrack(
             lambda scale: evaluate(scale).kl <= 2.0 * planned, config.backtrack_factor, config.backtrack_tries
         )[0]
@@ -89,8 +105,19 @@ def guarded(config) -> Algorithm:
         bias = running_mean(state.bias, surprise, config.margin_rate)
         rule, v = config.threshold_rule, config.threshold_constant
         h_D = next_threshold(rule, state.h_D, J_R, J_C, state.previous_J_R, state.previous_J_C, h_C, v)
+        # A baseline that cannot be come near to is not sought for ever.
+        farther = (state.goal > state.previous_J_R) & (J_D >= state.previous_J_D)
+        faith = jnp.minimum(state.faith * jnp.where(farther, SETBACK, PROGRESS), config.pull_kl_max)
         return state._replace(
-            h_D=h_D, kappa=kappa, bias=bias, previous_J_R=J_R, previous_J_C=J_C, gained=gained, promised=promised
+            h_D=h_D,
+            kappa=kappa,
+            bias=bias,
+            previous_J_R=J_R,
+            previous_J_C=J_C,
+            gained=gained,
+            promised=promised,
+            faith=faith,
+            previous_J_D=J_D,
         )
 
     return Algorithm(Needs(cost=True, baseline=True), init, step, accept, control, lambda s: s.h_D, absent)

@@ -5,6 +5,7 @@ Not in the paper; what practitioners use, and so a comparison users expect.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ class MultiplierState(NamedTuple):
 
 
 def trpo_lagrangian(config) -> Algorithm:
-    def init(costs: int, baseline_J_R: float) -> MultiplierState:
+    def init(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> MultiplierState:
         return MultiplierState(jnp.zeros(costs))
 
     def step(inputs: StepInputs, state: MultiplierState) -> Proposal:

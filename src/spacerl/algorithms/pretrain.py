@@ -7,6 +7,7 @@ do; the first only imitates.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ class PretrainState(NamedTuple):
 
 
 def pretrain(config) -> Algorithm:
-    def init(costs: int, baseline_J_R: float) -> PretrainState:
+    def init(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> PretrainState:
         # "About": within a fraction of its size, so that the sign of the reward does not matter.
         target = baseline_J_R - config.pretrain_tolerance * abs(baseline_J_R)
         return PretrainState(jnp.array(True), jnp.array(target, jnp.float32), jnp.array(config.pretrain_updates))

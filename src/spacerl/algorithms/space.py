@@ -8,6 +8,7 @@ Equation `P2CPO_final` of the paper and two other ways of combining its correcti
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ class SpaceState(NamedTuple):
 
 
 def space(config) -> Algorithm:
-    def init(costs: int, baseline_J_R: float) -> SpaceState:
+    def init(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> SpaceState:
         unknown = jnp.full((), jnp.nan)
         return SpaceState(jnp.array(config.divergence_threshold, jnp.float32), unknown, jnp.full((costs,), jnp.nan))
 

@@ -6,6 +6,7 @@ its text ("add the divergence objective in the reward function") and its curves 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ class WeightState(NamedTuple):
 
 
 def _weighted(config, schedule: str, base: str) -> Algorithm:
-    def init(costs: int, baseline_J_R: float) -> WeightState:
+    def init(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> WeightState:
         return WeightState(jnp.array(config.divergence_weight, jnp.float32))
 
     def step(inputs: StepInputs, state: WeightState) -> Proposal:

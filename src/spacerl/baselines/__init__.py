@@ -119,7 +119,9 @@ def _locate(given: str, task: str) -> Path:
         return path / "policy.safetensors"
     if path.is_file():
         return path
-    raise unknown_name("baseline", given, [*available, *rules_of(task), "a policy file", "a run folder", *FOREIGN_KINDS])
+    raise unknown_name(
+        "baseline", given, [*available, *rules_of(task), "a policy file", "a run folder", *FOREIGN_KINDS]
+    )
 
 
 def _load_file(path: Path, name: str) -> Baseline:

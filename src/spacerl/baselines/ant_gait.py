@@ -6,8 +6,8 @@ later, so the angle keeps turning, and any small motion at reset starts it.
 
 Legs trot in diagonal pairs. While a pair pushes back it stands on bent knees, which reach farther down; while it swings
 ahead it is lifted. There are three sets of numbers, found by short random searches: FAST covers about 15 m in the
-10 s of an episode when it walks straight; AGILE takes small steps and turns within a metre; SHORT takes smaller ones. At
-the deviation of the rules' actions hardly any ant falls.
+10 s of an episode when it walks straight; AGILE takes small steps and turns within a metre; SHORT takes smaller ones.
+At the deviation of the rules' actions hardly any ant falls.
 """
 
 from __future__ import annotations
