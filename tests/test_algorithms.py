@@ -208,7 +208,7 @@ def test_guarded_space_goes_downhill_to_a_baseline_that_is_better_and_safe():
 
 @pytest.mark.parametrize(
     ("J_R", "excess", "fields"),
-    [(0.5, 0.0, {}), (2.0, 0.3, {}), (2.0, NAN, {}), (NAN, 0.0, {}), (2.0, 0.0, {"seek_baseline": False})],
+    [(0.5, 0.0, {}), (2.0, 0.6, {}), (2.0, NAN, {}), (NAN, 0.0, {}), (2.0, 0.0, {"seek_baseline": False})],
     ids=["worse", "unsafe", "cost unknown", "reward unknown", "not wanted"],
 )
 def test_guarded_space_seeks_no_other_baseline(J_R, excess, fields):

@@ -41,7 +41,7 @@ class GuardedState(NamedTuple):
     previous_J_D: Array  # ()
 
 
-TOLERANCE = 0.25  # of h_C, by which the cost of a baseline that counts as safe may exceed it: it was measured once
+TOLERANCE = 0.5  # of h_C, by which a baseline's cost may exceed it to be sought: the cost comes first on the way anyway
 SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after an update that led away from it or nearer to it
 
 
