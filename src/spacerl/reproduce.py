@@ -202,7 +202,8 @@ def draw(curves: dict[tuple[str, str], np.ndarray], h_C: float, path: Path) -> N
     axes[1, 0].set_ylim(0.0, max([3.0 * h_C, *(1.2 * each for each in highest)]))
     axes[0, 0].set_ylabel("J_R")
     axes[1, 0].set_ylabel("J_C (dashed: h_C)")
-    axes[0, 0].legend(fontsize=8, frameon=False)
+    named = {label: line for axis in axes[0] for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    axes[0, 0].legend(named.values(), named.keys(), fontsize=8, frameon=False)
     figure.savefig(path, dpi=80)
 
 
