@@ -646,7 +646,7 @@ def test_the_careful_gatherer_leaves_an_apple_beside_a_bomb():
     obs = np.zeros((3, 52), np.float32)
     obs[:, :15] = START_QPOS
     obs[:, 32 + 6] = 0.7  # an apple half to the left
-    obs[1, 42 + 4] = 0.8  # a bomb beside the way to it
+    obs[1, 42 + 5] = 0.95  # a bomb beside the way to it
     obs[2, 42 + 1] = 0.8  # one that is not
     sector = 1.7 * 1.5 * np.pi / 10
     expected = jax.jit(lambda o, t: walk(o, t, SHORT))(obs, jnp.array([sector, 1.7 * 0.85, sector]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import spacerl
 from spacerl.baselines.rules import rules_of
 from spacerl.config import ALGORITHM_SUMMARIES, NEEDS_BASELINE, RunConfig
 from spacerl.runs import RunFolder, write_atomically
+from test_training import quick_compilation  # noqa: F401
 
 pytest.importorskip("mujoco")
 
@@ -19,15 +21,24 @@ TINY = {"batch_size": 120, "rollout_length": 30, "environments": 4, "hidden": (6
 HOST = TINY | {"simulator": "host", "workers": 1, "progress": False}
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHM_SUMMARIES)
-def test_every_algorithm_learns_from_mujoco_s_threads(algorithm, tmp_path):
-    for task, baseline in (("ant-circle", "careful-rule"), ("ant-gather", "rule")):
-        given = {"baseline": baseline} if algorithm in NEEDS_BASELINE else {}
-        result = spacerl.train(task, algorithm=algorithm, updates=2, out=tmp_path / task, **given, **HOST)
-        assert [row["on_device"] for row in result.metrics] == [0.0, 0.0]
-        for column in ("J_R", "J_C", "kl", "episode_length"):
-            assert np.all(np.isfinite([row[column] for row in result.metrics]))
-        assert result.metrics[-1]["env_steps"] >= 240
+def pairs() -> list[Any]:
+    """Every algorithm on both tasks; by default each on one of them, in turns."""
+    tasks = ("ant-circle", "ant-gather")
+    return [
+        pytest.param(algorithm, task, marks=[pytest.mark.slow] if (i + k) % 2 else [])
+        for i, algorithm in enumerate(ALGORITHM_SUMMARIES)
+        for k, task in enumerate(tasks)
+    ]
+
+
+@pytest.mark.parametrize(("algorithm", "task"), pairs())
+def test_every_algorithm_learns_from_mujoco_s_threads(algorithm, task, tmp_path):
+    given = {"baseline": "careful-rule"} if algorithm in NEEDS_BASELINE else {}
+    result = spacerl.train(task, algorithm=algorithm, updates=2, out=tmp_path / task, **given, **HOST)
+    assert [row["on_device"] for row in result.metrics] == [0.0, 0.0]
+    for column in ("J_R", "J_C", "kl", "episode_length"):
+        assert np.all(np.isfinite([row[column] for row in result.metrics]))
+    assert result.metrics[-1]["env_steps"] >= 240
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
