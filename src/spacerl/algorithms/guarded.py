@@ -45,6 +45,16 @@ TOLERANCE = 0.5  # of h_C, by which a baseline's cost may exceed it to be sought
 SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after an update that led away from it or nearer to it
 
 
+def is_seeking(state: GuardedState) -> Array:
+    """Whether the baseline is known to be better than the policy was in the last update; False in the first one."""
+    return state.goal > state.previous_J_R
+
+
+def pull_budget(state: GuardedState) -> Array:
+    """KL that the pull may spend now."""
+    return jnp.where(is_seeking(state), state.faith, state.kappa)
+
+
 def guarded(config) -> Algorithm:
     recovery_kl = config.pull_kl_max if config.projection_kl_bound is None else config.projection_kl_bound
 
@@ -62,7 +72,7 @@ def guarded(config) -> Algorithm:
     def step(inputs: StepInputs, state: GuardedState) -> Proposal:
         margin = config.cost_margin * inputs.d_error + jnp.maximum(state.bias, 0.0)
         # On the way to a baseline that is known to be better, h_D has not grown.
-        seeks = state.goal > state.previous_J_R  # False in the first update
+        seeks = is_seeking(state)
         b = inputs.b + jnp.where(seeks, state.h_D - config.divergence_threshold, 0.0)
         normals = jnp.concatenate([inputs.c, inputs.a[None]])  # K costs, then the divergence
         values = jnp.append(inputs.d + margin, b)
@@ -72,7 +82,7 @@ def guarded(config) -> Algorithm:
         correction = project(ascent, normals[:-1], directions[:-1], values[:-1])
         safe = ascent + within_kl(correction, inputs, recovery_kl)
         near = ascent + project(ascent, normals, directions, values, (0,) * inputs.d.shape[0] + (1,))
-        pull = within_kl(near - ascent - correction, inputs, jnp.where(seeks, state.faith, state.kappa))
+        pull = within_kl(near - ascent - correction, inputs, pull_budget(state))
         promise = jnp.dot(inputs.g, pull)
         follows = (promise > 0.0) | seeks
         chosen = safe + jnp.where(follows, 1.0, 0.0) * pull
@@ -89,7 +99,7 @@ def guarded(config) -> Algorithm:
 
     def accept(evaluate: Callable, inputs: StepInputs, proposal: Proposal, state: GuardedState) -> Array:
         """The step as far as its measured KL is of the size that was planned: a Fisher matrix from few samples errs."""
-        planned = inputs.delta + recovery_kl + jnp.maximum(state.kappa, state.faith)
+        planned = inputs.delta + recovery_kl + pull_budget(state)
         return backtrack(
             lambda scale: evaluate(scale).kl <= 2.0 * planned, config.backtrack_factor, config.backtrack_tries
         )[0]
@@ -106,7 +116,7 @@ def guarded(config) -> Algorithm:
         rule, v = config.threshold_rule, config.threshold_constant
         h_D = next_threshold(rule, state.h_D, J_R, J_C, state.previous_J_R, state.previous_J_C, h_C, v)
         # A baseline that cannot be come near to is not sought for ever.
-        farther = (state.goal > state.previous_J_R) & (J_D >= state.previous_J_D)
+        farther = is_seeking(state) & (J_D >= state.previous_J_D)
         faith = jnp.minimum(state.faith * jnp.where(farther, SETBACK, PROGRESS), config.pull_kl_max)
         return state._replace(
             h_D=h_D,
