@@ -74,11 +74,12 @@ def test_a_run_goes_on_in_the_other_simulator(tmp_path):
     assert [row["update"] for row in result.metrics] == [0, 1, 2, 3, 4]
     steps = [row["env_steps"] for row in result.metrics]
     assert np.all(np.diff(steps) >= 120)
-    # The same calm policy in both: as long, as costly, and as far from the baseline.
+    # The same calm policy before and after a seam: as long, and nearly as far from the baseline.
     lengths = [row["episode_length"] for row in result.metrics]
     assert lengths == [30.0] * 5
     J_D = [row["J_D"] for row in result.metrics]
-    assert max(J_D) < 2.0 * min(J_D)
+    for before, after in ((1, 2), (3, 4)):
+        assert 0.5 < J_D[after] / J_D[before] < 1.5
 
 
 def test_careful_rules_are_baselines_by_name():
