@@ -12,12 +12,12 @@ At the deviation of the rules' actions hardly any ant falls.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from spacerl.baselines.steering import SECTORS, turn_to_apple, turn_to_circle
 from spacerl.envs.ant import facing
 from spacerl.envs.ant_model import KNEE_SIGN, MAX_TORQUE, MOTOR_LEGS
 from spacerl.types import Array
@@ -44,7 +44,6 @@ SHORT = Gait(0.18, 10.0, 1.09, 0.74, 0.07, 0.92, 1.53, 0.21, 0.74)
 # Swing that pushes the ant ahead while the foot is on the floor: legs on the left turn one way, on the right the other.
 PUSH = np.array([1.0, 1.0, -1.0, -1.0], np.float32)
 PAIR = np.array([1.0, -1.0, 1.0, -1.0], np.float32)
-SECTORS = ((np.arange(10) - 4.5) * (math.pi / 10)).astype(np.float32)  # rad, the middles of what sensors see
 _BEND = KNEE_SIGN.astype(np.float32)
 _MOTORS = np.array([2 * leg + joint for leg in MOTOR_LEGS for joint in (0, 1)])
 
@@ -71,34 +70,24 @@ def walk(obs: Array, turn: Array, gait: Gait = FAST) -> Array:
 
 def circle_gait(obs: Array) -> Array:
     """Mean action (..., 8) that walks counter-clockwise around the circle of Ant-Circle. It ignores the walls."""
-    return walk(obs, _turn_to_circle(obs, 0.0, 5.0, 1.0))
+    return walk(obs, turn_to_circle(obs[..., 29], obs[..., 30], _heading(obs), radius=5.0))
 
 
 def careful_circle_gait(obs: Array) -> Array:
     """Mean action (..., 8) that stays between the walls of Ant-Circle: it walks to where the circle crosses the strip
     and goes round there, in a loop of half a metre whose far side follows the circle."""
-    return walk(obs, 1.4 * _turn_to_circle(obs, -4.13, 0.44, 1.74), AGILE)
+    turn = turn_to_circle(obs[..., 29], obs[..., 30] + 4.13, _heading(obs), radius=0.44, eagerness=1.74)
+    return walk(obs, 1.4 * turn, AGILE)
 
 
-def _turn_to_circle(obs: Array, y_centre: float, radius: float, eagerness: float) -> Array:
-    """Angle (...) to turn by onto the counter-clockwise circle around (0, y_centre): to its tangent, turned inward
-    outside of the circle and outward inside of it."""
-    x, y = obs[..., 29], obs[..., 30] - y_centre
-    wanted = jnp.arctan2(y, x) + math.pi / 2 + jnp.arctan(eagerness * (jnp.hypot(x, y) - radius))
+def _heading(obs: Array) -> Array:
     ahead, left = facing(obs)
-    turn = wanted - jnp.arctan2(left, ahead)
-    return jnp.mod(turn + math.pi, 2 * math.pi) - math.pi
+    return jnp.arctan2(left, ahead)
 
 
 def gather_gait(obs: Array) -> Array:
     """Mean action (..., 8) that walks to the nearest apple of Ant-Gather unless a bomb is nearer in that direction."""
-    apples, bombs = obs[..., 32:42], obs[..., 42:52]
-    padded = jnp.pad(bombs, [(0, 0)] * (bombs.ndim - 1) + [(1, 1)])
-    threat = jnp.maximum(bombs, 0.8 * jnp.maximum(padded[..., :-2], padded[..., 2:]))
-    score = apples - jnp.where(threat > apples, threat, 0.0)
-    turn = jnp.asarray(SECTORS)[jnp.argmax(score, axis=-1)]
-    seen = jnp.max(apples, axis=-1) > 0.0
-    return walk(obs, jnp.where(seen, turn, 1.0))
+    return walk(obs, turn_to_apple(obs[..., 32:42], obs[..., 42:52], otherwise=1.0))
 
 
 def careful_gather_gait(obs: Array) -> Array:

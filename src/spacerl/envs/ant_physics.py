@@ -66,12 +66,8 @@ def _device_model(wall_distance: float | None) -> tuple[Any, Any, Walls | None]:
         on_device, empty = mjx.put_model(model), mjx.make_data(model)
         if wall_distance is None:
             return on_device, empty, None
-        # Both are constants; compiled, nothing else is computed for them.
-        order = jax.jit(
-            lambda data: (lambda c: (c.geom, c.efc_address))(mjx.fwd_position(on_device, data)._impl.contact)
-        )
-        geoms, first_rows = (np.asarray(part) for part in order(empty))
-        planes = geoms[:, 0]
+        contact = jax.jit(lambda data: mjx.fwd_position(on_device, data)._impl.contact)(empty)
+        planes, first_rows = np.asarray(contact.geom)[:, 0], np.asarray(contact.efc_address)
 
     def rows_of(name: str) -> np.ndarray:
         first = first_rows[planes == model.geom(f"wall_{name}").id]
