@@ -50,6 +50,7 @@ class Stage:
     step: Callable[[np.ndarray], tuple[np.ndarray, float, np.ndarray, bool, bool]]
     render: Callable[[], Any]
     close: Callable[[], None]
+    raw: Callable[[np.ndarray], Any] | None = None  # flat observations as the environment gives them
 
 
 def film_run(
@@ -82,7 +83,7 @@ def film_run(
 
 def _player(name: str, config: RunConfig, stage: Stage) -> tuple[Any, bool]:
     """A policy by name, and whether it can be compiled."""
-    settings = {"std": config.baseline_std, "exploration": config.baseline_exploration}
+    settings = {"std": config.baseline_std, "exploration": config.baseline_exploration, "raw": stage.raw}
     policy = load_baseline(name, config.task, stage.obs_shape, stage.action_space, **settings)  # type: ignore[arg-type]
     assert policy is not None
     return policy_of(policy, stage.action_space)
@@ -179,6 +180,7 @@ def _hosted_stage(config: RunConfig, env: Any, cost: Any) -> Stage:
         single.step,
         single.render,
         single.close,
+        single.observations.decode,
     )
 
 
