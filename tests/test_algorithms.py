@@ -228,6 +228,21 @@ def test_a_baseline_that_cannot_be_reached_is_given_up():
     assert np.all(np.diff(spent[1:]) < 0.0)
 
 
+@pytest.mark.parametrize("J_R", [NAN, 2.0], ids=["not sought", "sought"])
+def test_a_baseline_that_is_near_enough_is_not_followed(J_R):
+    """Where the safe step keeps the divergence constraint the pull is nothing, not the rounding of two projections."""
+    problems = random_problems(seed=23, count=COUNT, costs=1)
+    rule, state = seeking(J_R)
+    propose = jax.vmap(lambda problem: rule.step(problem.inputs(), state))
+    approach = np.einsum("ni,ni->n", problems.a, proposals(problems, "pcpo"))  # by how much the safe step changes J_D
+    slack = 1e-3 * np.abs(approach)
+    near = propose(problems._replace(b=-approach - slack))
+    assert not np.any(near.info["follows"])
+    assert np.all(np.isnan(near.memory.promised_gain)), "kappa is judged by steps that followed"
+    far = propose(problems._replace(b=-approach + slack))
+    assert np.mean(far.info["follows"]) > 0.3
+
+
 def test_guarded_space_far_inside_its_region_is_pcpo():
     problems = random_problems(seed=19, count=COUNT, costs=1)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))

@@ -82,9 +82,11 @@ def guarded(config) -> Algorithm:
         correction = project(ascent, normals[:-1], directions[:-1], values[:-1])
         safe = ascent + within_kl(correction, inputs, recovery_kl)
         near = ascent + project(ascent, normals, directions, values, (0,) * inputs.d.shape[0] + (1,))
-        pull = within_kl(near - ascent - correction, inputs, pull_budget(state))
+        # A baseline that is near enough pulls with nothing: not with the rounding of two projections that agree.
+        far = jnp.dot(inputs.a, ascent + correction) + b > 0.0
+        pull = within_kl(jnp.where(far, near - ascent - correction, 0.0), inputs, pull_budget(state))
         promise = jnp.dot(inputs.g, pull)
-        follows = (promise > 0.0) | seeks
+        follows = (promise > 0.0) | (seeks & far)
         chosen = safe + jnp.where(follows, 1.0, 0.0) * pull
         info = {"follows": follows.astype(jnp.float32), "pull_promise": promise, "pull_kl_bound": state.kappa}
         info |= {"cost_margin": jnp.max(margin), "seeks": seeks.astype(jnp.float32)}
