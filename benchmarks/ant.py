@@ -71,20 +71,20 @@ def host(name: str, lanes: int, steps: int, threads: int) -> Callable[[], Timing
     return run
 
 
-# Under a fresh policy ants fall after 190 steps on average, so that a batch ends with few of them left in each tick. A
-# calm one lets them stand for all 500, as a trained one does.
-CALM = {"initial_std": 0.3, "initial_gain": 0.01}
+# A fresh policy lets ants stand for all 500 steps, as a trained one does. Under one with deviation 1 they fall after
+# 190 on average, so that a batch ends with few of them left in each tick.
+BEGINNINGS: dict[str, dict[str, Any]] = {"standing": {}, "falling": {"initial_std": 1.0, "initial_gain": 1.0}}
 
 
-def training(name: str, algorithm: str, calm: bool) -> Callable[[], Timing]:
+def training(name: str, algorithm: str, beginning: str) -> Callable[[], Timing]:
     """Whole updates at the paper's batch, collected on the host: policy, simulator, books, gradients and critics."""
     from spacerl.config import RunConfig
     from spacerl.training import assemble, make_stepper
     from spacerl.update import initial_state
 
     baseline = "rule" if algorithm == "space" else None
-    settings: dict[str, Any] = CALM if calm else {}
-    parts = assemble(RunConfig(task=name, algorithm=algorithm, baseline=baseline, simulator="host", **settings))
+    settings = {"task": name, "algorithm": algorithm, "baseline": baseline, "simulator": "host"}
+    parts = assemble(RunConfig(**settings, **BEGINNINGS[beginning]))
     stepper, carried = make_stepper(parts), {"state": initial_state(parts.learner, 0, 0.0)}
     for _ in range(3):  # compiles, for each of the few shapes that batches come in
         carried["state"] = stepper(carried["state"])[0]
@@ -203,8 +203,8 @@ def main() -> None:
     if "train" in args.parts:
         for name in TASKS:
             for algorithm in ("pcpo", "space"):
-                for calm, which in ((False, "fresh"), (True, "standing")):
-                    runs[f"{name}, whole updates of {algorithm}, {which} ants"] = training(name, algorithm, calm)
+                for which in BEGINNINGS:
+                    runs[f"{name}, whole updates of {algorithm}, {which} ants"] = training(name, algorithm, which)
     if "gymnasium" in args.parts:
         for kind in ("sync", "async"):
             runs[f"Gymnasium, {kind}"] = vector_env(kind, args.vector_lanes, min(args.steps, 200))

@@ -65,9 +65,7 @@ def moved(run: Path, simulator: str) -> Path:
 def test_a_run_goes_on_in_the_other_simulator(tmp_path):
     """New episodes begin at the seam, the metrics say where, and nothing else changes."""
     run = tmp_path / "run"
-    spacerl.train(
-        "ant-circle", updates=2, out=run, **HOST | {"baseline": "near", "initial_std": 0.1, "initial_gain": 0.01}
-    )
+    spacerl.train("ant-circle", updates=2, out=run, **HOST | {"baseline": "near"})
     spacerl.resume(moved(run, "device"), updates=4, progress=False)
     result = spacerl.resume(moved(run, "host"), updates=5, progress=False)
     assert [row["on_device"] for row in result.metrics] == [0.0, 0.0, 1.0, 1.0, 0.0]

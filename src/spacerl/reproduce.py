@@ -65,9 +65,8 @@ def _point_settings() -> list[Setting]:
 
 
 # 2,500 steps of KL 1e-4, the paper's training of the ants, lead about as far as 250 of 1e-2: KL grows with the square
-# of the distance. Ants are slow, so they take the wider steps. And they begin calm: under a fresh policy with deviation
-# 1 an ant throws itself about and falls, and an algorithm that must lower the cost learns to fall sooner.
-ANT_OPTIONS = ("--delta", "0.01", "--initial-std", "0.15", "--initial-gain", "0.01")
+# of the distance. Ants are slow, so they take the wider steps.
+ANT_OPTIONS = ("--delta", "0.01")
 
 
 def _ant_settings() -> list[Setting]:

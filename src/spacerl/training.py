@@ -79,7 +79,7 @@ def _assembled(config: RunConfig, env: Any, baseline: Any, trust: bool) -> Parts
     if images and config.critic == "linear":
         raise InputError(f"critic is 'linear' and '{config.task}' observes pictures: allowed is neural")
     baselines = _loaded(config, env, baseline, trust)
-    beginning = {"initial_std": config.initial_std, "initial_gain": config.initial_gain}
+    beginning: dict[str, Any] = {"initial_std": config.initial_std, "initial_gain": config.initial_gain}
     family = PolicyFamily(
         tuple(env.obs_shape), env.action_space, hidden, images=images, filters=config.filters, **beginning
     )
