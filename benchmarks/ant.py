@@ -85,7 +85,7 @@ def training(name: str, algorithm: str, beginning: str) -> Callable[[], Timing]:
     baseline = "rule" if algorithm == "space" else None
     settings = {"task": name, "algorithm": algorithm, "baseline": baseline, "simulator": "host"}
     parts = assemble(RunConfig(**settings, **BEGINNINGS[beginning]))
-    stepper, carried = make_stepper(parts), {"state": initial_state(parts.learner, 0, 0.0)}
+    stepper, carried = make_stepper(parts), {"state": initial_state(parts.learner, 0)}
     for _ in range(3):  # compiles, for each of the few shapes that batches come in
         carried["state"] = stepper(carried["state"])[0]
 

@@ -63,7 +63,7 @@ def curves(parts: Parts, thetas: list, seeds: list[int], updates: int) -> np.nda
     """(updates, baselines, seeds, logged)"""
     lanes = jnp.array(seeds * len(thetas))
     repeated = None if thetas[0] is None else jnp.repeat(jnp.stack(thetas), len(seeds), axis=0)
-    states = jax.vmap(lambda seed: initial_state(parts.learner, seed, 0.0))(lanes)
+    states = jax.vmap(lambda seed: initial_state(parts.learner, seed))(lanes)
 
     program, rows = lanes_program(parts), []
     for _ in range(updates):

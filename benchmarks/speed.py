@@ -68,7 +68,7 @@ def main() -> None:
             continue
         parts = assemble(RunConfig(task=options.task, **settings))
         thetas = baseline_thetas(parts)
-        state = initial_state(parts.learner, 0, 0.0)
+        state = initial_state(parts.learner, 0)
         rollout = (jax.jit(lambda s, p=parts: collect_step(p, s)), (state,))
         update = (jax.jit(lambda s, t, p=parts: fused_step(p, s, t)), (state, thetas))
         firsts = [first_call(*rollout), first_call(*update)]
@@ -77,7 +77,7 @@ def main() -> None:
         print(f"{name:32s} {1e3 * medians[1]:7.1f} ms {medians[1] / medians[0]:13.1f} {firsts[1]:9.1f} s")
         if options.lanes and "space" in name:
             seeds = jnp.arange(options.lanes)
-            states = jax.vmap(lambda seed, p=parts: initial_state(p.learner, seed, 0.0))(seeds)
+            states = jax.vmap(lambda seed, p=parts: initial_state(p.learner, seed))(seeds)
             thetas = jax.tree.map(lambda theta: jnp.stack([theta] * options.lanes), thetas)
             lanes = (lanes_program(parts), (states, thetas))
             first = first_call(*lanes)

@@ -21,7 +21,7 @@ from spacerl.collect import native_rollout
 from spacerl.config import RunConfig
 from spacerl.critics import linear_critic, neural_critic
 from spacerl.policies import PolicyFamily
-from spacerl.types import ActionSpace, Rollout, StepInputs
+from spacerl.types import ActionSpace, Rollout, StepInputs, Worth
 from spacerl.update import Learner, initial_state, update
 
 # ---------------------------------------------------------------- convex problems
@@ -167,7 +167,7 @@ def train(learner: Learner, env: Any, episodes: int, updates: int, baseline_thet
         return update(learner, state._replace(key=key), rollout, baseline)
 
     def run():
-        state = initial_state(learner, 0, baseline_J_R)
+        state = initial_state(learner, 0, Worth(baseline_J_R))
         return jax.lax.scan(one, state._replace(theta=jnp.zeros_like(state.theta)), None, length=updates)
 
     return jax.tree.map(np.asarray, quick_jit(run)())

@@ -17,7 +17,7 @@ from conftest import make_config, nearest_point, random_problems, trust_region_o
 from spacerl.algorithms import ALGORITHMS, make_algorithm
 from spacerl.config import ALGORITHM_SUMMARIES, NEEDS_BASELINE, ONE_COST_ONLY
 from spacerl.core.thresholds import lemma_threshold, next_weight, running_mean, trust_radius
-from spacerl.types import Evaluation, Proposal
+from spacerl.types import Evaluation, Proposal, Worth
 
 COUNT = 250
 NAN = float("nan")
@@ -33,7 +33,7 @@ def batched(algorithm: str, **fields):
 def proposals(problems, algorithm: str, state=None, **fields) -> np.ndarray:
     """Steps (count, P) of an algorithm in its initial (or the given) state."""
     rule, step = batched(algorithm, **fields)
-    state = rule.init(problems.c.shape[1], 1.0) if state is None else state
+    state = rule.init(problems.c.shape[1], Worth(1.0)) if state is None else state
     return np.asarray(step(problems, state))
 
 
@@ -188,7 +188,7 @@ def test_guarded_space_adds_a_bounded_pull_that_promises_reward_and_keeps_the_co
 def seeking(J_R: float, excess: float = 0.0, **fields):
     """The rule and its state after an update in which the policy earned 1, with a baseline of that worth."""
     rule = make_algorithm(make_config("space", combine="guarded", **fields))
-    state = rule.init(1, J_R, excess)
+    state = rule.init(1, Worth(J_R, excess))
     return rule, rule.control(state, jnp.array(1.0), jnp.array([0.0]), jnp.array([5.0]), jnp.array(100.0))
 
 
@@ -371,7 +371,7 @@ def test_weight_zero_is_the_plain_rule_exactly():
 
 def test_as_printed_a_decaying_weight_of_one_never_decays():
     rule = make_algorithm(make_config("d-pcpo", weight_schedule="printed", divergence_weight=1.0))
-    state = rule.init(1, 0.0)
+    state = rule.init(1, Worth(0.0))
     for _ in range(20):
         state = rule.control(state, jnp.array(1.0), jnp.array([2.0]), jnp.array([3.0]), jnp.array(4.0))
     assert float(rule.weight(state)) == 1.0
@@ -396,7 +396,7 @@ def test_vanished_gradients_give_finite_steps(algorithm):
 def test_rules_without_a_region_do_not_read_its_value(algorithm):
     """Their threshold is NaN, so b is."""
     rule = make_algorithm(make_config(algorithm))
-    assert np.isnan(rule.threshold(rule.init(1, 1.0)))
+    assert np.isnan(rule.threshold(rule.init(1, Worth(1.0))))
     problems = random_problems(seed=16, count=COUNT, costs=1)
     unknown = problems._replace(b=np.full(COUNT, np.nan, np.float32))
     assert_identical(proposals(unknown, algorithm), proposals(problems, algorithm))
@@ -420,7 +420,7 @@ def accepted_scale(algorithm: str, evaluate, d=-1.0, recovering=False, **fields)
     problem = random_problems(seed=17, count=1, costs=1).one(0)
     inputs = problem._replace(d=np.array([d]), delta=np.array(TRIAL_DELTA)).inputs()
     proposal = Proposal(jnp.zeros(6), jnp.array(recovering), {})
-    return float(rule.accept(evaluate, inputs, proposal, rule.init(1, 1.0)))
+    return float(rule.accept(evaluate, inputs, proposal, rule.init(1, Worth(1.0))))
 
 
 def trial(reward=1.0, cost=0.0, divergence=0.0, kl=0.0):
@@ -491,7 +491,7 @@ def test_lemma_threshold_by_hand(J_R, J_C, previous_J_R, previous_J_C, expected)
 
 def test_space_remembers_the_last_update_and_widens_its_region():
     rule = make_algorithm(make_config("space", divergence_threshold=3.0, threshold_constant=10.0))
-    state, h_C = rule.init(1, NAN), jnp.array([5.0])
+    state, h_C = rule.init(1, Worth(NAN)), jnp.array([5.0])
     seen = []
     for J_R, J_C in [(1.0, 7.0), (2.0, 6.0), (1.5, 6.0), (2.0, 5.5)]:
         state = rule.control(state, jnp.array(J_R), jnp.array([J_C]), h_C, jnp.array(0.0))
@@ -501,7 +501,7 @@ def test_space_remembers_the_last_update_and_widens_its_region():
 
 def test_a_fixed_region_stays():
     rule = make_algorithm(make_config("space", divergence_threshold=3.0, threshold_rule="fixed"))
-    state, h_C = rule.init(1, NAN), jnp.array([5.0])
+    state, h_C = rule.init(1, Worth(NAN)), jnp.array([5.0])
     for J_R in (3.0, 2.0, 1.0):
         state = rule.control(state, jnp.array(J_R), jnp.array([9.0]), h_C, jnp.array(0.0))
     assert float(rule.threshold(state)) == 3.0
@@ -515,7 +515,7 @@ def test_weight_schedules_by_hand(schedule, expected):
 @pytest.mark.parametrize(("algorithm", "following_weight"), [("f-cpo", 0.8), ("d-cpo", 0.4), ("d-pcpo", 0.4)])
 def test_only_the_d_rules_change_their_weight(algorithm, following_weight):
     rule = make_algorithm(make_config(algorithm, divergence_weight=0.8, weight_schedule="decay", weight_decay=0.5))
-    state = rule.init(1, NAN)
+    state = rule.init(1, Worth(NAN))
     following = rule.control(state, jnp.array(0.0), jnp.array([0.0]), jnp.array([0.0]), jnp.array(0.0))
     assert [float(rule.weight(s)) for s in (state, following)] == pytest.approx([0.8, following_weight])
 
@@ -527,7 +527,7 @@ def test_pretraining_ends_near_the_baselines_reward(baseline_J_R, short, enough)
     def after(state, J_R):
         return rule.control(state, jnp.array(J_R), jnp.array([0.0]), jnp.array([0.0]), jnp.array(0.0))
 
-    imitating = after(rule.init(1, baseline_J_R), short)
+    imitating = after(rule.init(1, Worth(baseline_J_R)), short)
     learning = after(imitating, enough)
     assert [float(rule.weight(s)) for s in (imitating, learning)] == [1.0, 0.0]
     assert float(rule.weight(after(learning, short))) == 0.0  # there is no way back
@@ -535,7 +535,7 @@ def test_pretraining_ends_near_the_baselines_reward(baseline_J_R, short, enough)
 
 def test_pretraining_ends_after_its_last_update():
     rule = make_algorithm(make_config("pretrain", pretrain_updates=3))
-    state, phases = rule.init(1, 10.0), []
+    state, phases = rule.init(1, Worth(10.0)), []
     for _ in range(5):
         phases.append(float(rule.weight(state)))
         state = rule.control(state, jnp.array(-1.0), jnp.array([0.0]), jnp.array([0.0]), jnp.array(0.0))
@@ -545,7 +545,7 @@ def test_pretraining_ends_after_its_last_update():
 def test_pretraining_imitates_then_is_pcpo():
     problems = random_problems(seed=18, count=COUNT, costs=2)
     rule = make_algorithm(make_config("pretrain"))
-    imitating = rule.init(2, 10.0)
+    imitating = rule.init(2, Worth(10.0))
     learning = imitating._replace(imitating=jnp.array(False))
     toward = problems._replace(g=-problems.a, d=np.full_like(problems.d, -1e9))
     assert_identical(proposals(problems, "pretrain", state=imitating), proposals(toward, "trpo"))
@@ -554,7 +554,7 @@ def test_pretraining_imitates_then_is_pcpo():
 
 def test_pretraining_may_imitate_with_a_trust_region_of_its_own():
     problems = random_problems(seed=19, count=COUNT, costs=1)
-    imitating = make_algorithm(make_config("pretrain")).init(1, 10.0)
+    imitating = make_algorithm(make_config("pretrain")).init(1, Worth(10.0))
     learning = imitating._replace(imitating=jnp.array(False))
     wide = {"pretrain_delta": 0.25}
     toward = problems._replace(

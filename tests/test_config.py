@@ -13,6 +13,7 @@ import pytest
 from spacerl import config as configuration
 from spacerl.config import ALGORITHM_SUMMARIES, TASKS, InputError, RunConfig
 from spacerl.training import assemble, baseline_thetas, fused_step
+from spacerl.types import Worth
 from spacerl.update import initial_state
 
 # ---------------------------------------------------------------- the paper's table
@@ -46,6 +47,15 @@ def test_presets_are_the_papers_table(task, monkeypatch):
     given["cost_limit"] = (given["cost_limit"],)
     assert {name: getattr(config, name) for name in TABLE} == given
     assert config.threshold_constant == 10.0  # appendix, "Implementation of Updating h_D"
+
+
+@pytest.mark.parametrize("task", COLUMNS[:4])
+def test_ants_begin_calm_and_the_others_as_in_the_original_code(task):
+    config = RunConfig(task=task, algorithm="pcpo").resolved()
+    calm = task.startswith("ant")
+    assert (config.initial_std, config.initial_gain) == ((0.15, 0.01) if calm else (1.0, 1.0))
+    asked = RunConfig(task=task, algorithm="pcpo", initial_std=2.0, initial_gain=0.5).resolved()
+    assert (asked.initial_std, asked.initial_gain) == (2.0, 0.5)
 
 
 def test_the_table_has_these_seven_tasks():
@@ -115,8 +125,8 @@ LIKELY |= {start: "space guarded" for start in ("pull", "cost_margin", "margin",
 def program(*settings) -> str:
     """All that one update computes, from the first state on, as text: operations, shapes and constants."""
     parts = assemble(RunConfig(**dict(settings)))
-    start = jax.make_jaxpr(lambda: initial_state(parts.learner, parts.config.seed, 1.0, 0.0))()
-    state = jax.eval_shape(lambda: initial_state(parts.learner, 0, 1.0))
+    start = jax.make_jaxpr(lambda: initial_state(parts.learner, parts.config.seed, Worth(1.0, 0.0)))()
+    state = jax.eval_shape(lambda: initial_state(parts.learner, 0))
     thetas = baseline_thetas(parts)
     update = jax.make_jaxpr(lambda state, thetas: fused_step(parts, state, thetas))(state, thetas)
     numbers = [np.asarray(x).tobytes() for x in (*start.consts, *update.consts, *thetas)]

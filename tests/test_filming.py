@@ -73,7 +73,7 @@ def made(folder: Path, **settings: Any) -> Path:
     given = {"algorithm": "trpo", "hidden": (4,), "batch_size": 20, "workers": 0, "environments": 1, **settings}
     parts = training.assemble(training.RunConfig(**given))
     try:
-        training.create_folder(parts, folder, initial_state(parts.learner, 0, float("nan")), None)
+        training.create_folder(parts, folder, initial_state(parts.learner, 0), None)
     finally:
         parts.close()
     return folder

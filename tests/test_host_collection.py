@@ -416,7 +416,7 @@ def digested(bootstrap: bool):
     """J's, errors and advantages of a packed rollout and of the same episodes with a column each."""
     config = make_config("pcpo", bootstrap_truncation=bootstrap, cost_limit=(1.0, 2.0), rollout_length=12)
     learner = make_learner(Wide, config, hidden=(), baseline=True)
-    state = initial_state(learner, 3, math.nan)
+    state = initial_state(learner, 3)
     coefficients = jax.random.normal(jax.random.PRNGKey(1), state.critics.coefficients.shape)
     state = state._replace(critics=state.critics._replace(coefficients=coefficients))  # a critic that has an opinion
     sizes = [1, 2, 3, 5, 8, 2, 2, 9, 12, 4, 1, 7]

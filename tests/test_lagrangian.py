@@ -7,6 +7,7 @@ import numpy as np
 
 from conftest import Toy, make_config, make_learner, train
 from spacerl.algorithms import make_algorithm
+from spacerl.types import UNKNOWN
 
 
 class Dear(Toy):
@@ -18,7 +19,7 @@ class Dear(Toy):
 
 def test_multipliers_follow_the_violation_and_never_turn_negative():
     algorithm = make_algorithm(make_config("trpo-lagrangian", multiplier_rate=0.5, cost_limit=1.0))
-    state = algorithm.init(2, float("nan"))
+    state = algorithm.init(2, UNKNOWN)
     h_C = jnp.ones(2)
     state = algorithm.control(state, jnp.array(0.0), jnp.array([3.0, 0.0]), h_C, jnp.array(0.0))
     np.testing.assert_allclose(state.multipliers, [1.0, 0.0])

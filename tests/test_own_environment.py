@@ -206,7 +206,7 @@ def test_the_learners_own_policy_in_the_environments_units_is_no_distance_away(t
     """KL 0 in the first update: observations decoded, actions scaled, both ways right."""
     start = training.assemble(RunConfig("env:Pendulum-v1", algorithm="pcpo", cost=("none",), **train_only(TINY)))
     with start.env:
-        theta = training.initial_state(start.learner, 0, math.nan).theta
+        theta = training.initial_state(start.learner, 0).theta
         family = start.learner.family
 
     def myself(obs):

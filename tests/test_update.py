@@ -87,7 +87,7 @@ def drift(horizon: int):
     def run(key):
         rollout = collect(learner, env, jnp.asarray(THETA), key, EPISODES)
         baseline = learner.family.apply(jnp.asarray(BASELINE), rollout.obs)
-        return digest(learner, initial_state(learner, 0, 0.0), rollout, baseline)
+        return digest(learner, initial_state(learner, 0), rollout, baseline)
 
     return learner, quick_jit(run)(jax.random.key(0))
 
@@ -171,7 +171,7 @@ def lottery(episodes: int = 20_000):
 
 def digest_of(learner, rollout):
     """By critics that predict zero."""
-    return quick_jit(lambda r: digest(learner, initial_state(learner, 0, 0.0), r, None))(rollout)
+    return quick_jit(lambda r: digest(learner, initial_state(learner, 0), r, None))(rollout)
 
 
 def test_units_hold_for_episodes_of_different_length():
@@ -222,7 +222,7 @@ def test_constraint_values_are_sums_minus_limits():
     learner, batch = drift(3)
     config = make_config("space", rollout_length=3, cost_limit=(0.5, 2.0), divergence_threshold=1.5)
     learner = learner._replace(config=config, algorithm=make_algorithm(config))
-    state = initial_state(learner, 0, 0.0)._replace(theta=jnp.asarray(THETA))
+    state = initial_state(learner, 0)._replace(theta=jnp.asarray(THETA))
     d, b = quick_jit(lambda: (lambda i: (i.d, i.b))(step_inputs(learner, batch, state, jnp.arange(10))))()
     np.testing.assert_allclose(d, batch.J_C - jnp.array([0.5, 2.0]), rtol=1e-6)
     assert float(b) == pytest.approx(float(batch.J_D) - 1.5, rel=1e-5)
@@ -236,7 +236,7 @@ def test_rules_reduce_to_one_another_on_a_real_batch():
         config = make_config(algorithm, rollout_length=3, delta=0.01, **fields)
         rule = make_algorithm(config)
         mine = learner._replace(config=config, algorithm=rule)
-        state = initial_state(mine, 0, 0.0)._replace(theta=jnp.asarray(THETA))
+        state = initial_state(mine, 0)._replace(theta=jnp.asarray(THETA))
         inputs = step_inputs(mine, batch, state, jnp.arange(0, 3 * EPISODES, 50))
         return rule.step(inputs, state.algorithm).step
 
@@ -311,7 +311,7 @@ def fragile(algorithm: str, critic: str):
     fields["cg_damping"] = 0.1  # so that rounding is not magnified and runs can be compared closely
     config = make_config(algorithm, rollout_length=env.horizon, critic=critic, **fields)
     learner = make_learner(env, config, hidden=(6,), baseline=True)
-    state = quick_jit(lambda: initial_state(learner, 0, 1.0))()
+    state = quick_jit(lambda: initial_state(learner, 0))()
     rollout = quick_jit(lambda key: collect(learner, env, state.theta, key, 200))(jax.random.key(5))
     return learner, state, rollout, quick_jit(lambda state, rollout: update_from(learner, state, rollout))
 
@@ -389,7 +389,7 @@ def test_an_update_keeps_the_types_of_the_state(algorithm, critic):
     def one(state):
         return update_from(learner, state, collect(learner, env, state.theta, jax.random.key(0), 4))[0]
 
-    state = jax.eval_shape(lambda: initial_state(learner, 0, 1.0))
+    state = jax.eval_shape(lambda: initial_state(learner, 0))
     before, after = (
         {jax.tree_util.keystr(path): (leaf.shape, leaf.dtype, leaf.weak_type) for path, leaf in leaves}
         for leaves in map(jax.tree_util.tree_leaves_with_path, (state, jax.eval_shape(one, state)))

@@ -15,7 +15,7 @@ import numpy as np
 from spacerl.collect import host_episodes
 from spacerl.policies import PolicyFamily
 from spacerl.runs import write_json
-from spacerl.types import ActionSpace, Array, Env, HostEnv
+from spacerl.types import UNKNOWN, ActionSpace, Array, Env, HostEnv, Worth
 
 if TYPE_CHECKING:
     from spacerl.baselines import Baseline
@@ -180,20 +180,19 @@ def policy_of(baseline: Baseline, space: ActionSpace) -> tuple[Policy, bool]:
     return lambda obs: baseline.distribution(obs, space), False
 
 
-def baseline_summary(parts: Parts) -> tuple[tuple[float, float], dict[str, Any] | None]:
+def baseline_summary(parts: Parts) -> tuple[Worth, dict[str, Any] | None]:
     """What the baseline is worth on this task, and what the run folder keeps of it; of several, the first one's, and
     all of them below "all".
 
-    Its worth is J_R, and by which part of h_C its cost exceeds it: (NaN, NaN) without a baseline. Of several another
-    one may lead in each update, so that nothing is known about the cost of the one that does.
+    Of several another one may lead in each update, so that nothing is known about the cost of the one that does.
     """
     if not parts.baselines:
-        return (math.nan, math.nan), None
+        return UNKNOWN, None
     summaries = [_summary_of(parts, baseline) for baseline in parts.baselines]
     summary: dict[str, Any] = summaries[0] | ({"all": summaries} if len(summaries) > 1 else {})
     over = summary["J_C"] - summary["h_C"]
     excess = over / summary["h_C"] if summary["h_C"] > 0 else math.copysign(math.inf, over) if over else 0.0
-    return (summary["J_R"], excess if len(summaries) == 1 else math.nan), summary
+    return Worth(summary["J_R"], excess if len(summaries) == 1 else math.nan), summary
 
 
 def _summary_of(parts: Parts, baseline: Baseline) -> dict[str, Any]:

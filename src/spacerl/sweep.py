@@ -51,8 +51,9 @@ def sweep(
     if twice:
         raise InputError(f"run folder '{twice[0]}' would be made twice: give every seed and every baseline once")
     first, summaries = parts[0], [baseline_summary(part) for part in parts]
-    state = jax.vmap(lambda seed, worth: initial_state(first.learner, seed, *worth))(
-        jnp.array([p.config.seed for p in parts]), jnp.array([worth for worth, _ in summaries], jnp.float32)
+    worths = jax.tree.map(lambda *each: jnp.array(each, jnp.float32), *(worth for worth, _ in summaries))
+    state = jax.vmap(lambda seed, worth: initial_state(first.learner, seed, worth))(
+        jnp.array([p.config.seed for p in parts]), worths
     )
     folders = [RunFolder(Path(out) / name) for name in names]
     for part, folder, own, (_, summary) in zip(parts, folders, _lanes(state, len(parts)), summaries, strict=True):

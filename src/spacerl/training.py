@@ -331,7 +331,7 @@ def train(
             if spread is not None and progress:
                 print(f"baseline '{each.name}' states actions only: it gets a {spread}", file=sys.stderr)
         worth, summary = baseline_summary(parts)
-        state = initial_state(parts.learner, config.seed, *worth)
+        state = initial_state(parts.learner, config.seed, worth)
         create_folder(parts, out, state, summary)
         return run(parts, RunFolder(out), state, progress)
     finally:
@@ -369,7 +369,7 @@ def resume(
         config = dataclasses.replace(config, updates=updates)
     parts = assemble(config, env, baseline, cost, trust)
     try:
-        template = jax.eval_shape(lambda: initial_state(parts.learner, 0, math.nan))
+        template = jax.eval_shape(lambda: initial_state(parts.learner, 0))
         state = from_arrays(arrays, template, f"checkpoint of update {done} in '{path}'")
         if int(state.update) != done:
             raise InputError(

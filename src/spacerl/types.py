@@ -8,6 +8,7 @@ Array shapes are given in the comments: T steps, N environments, B = T * N sampl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -186,12 +187,21 @@ class Needs(NamedTuple):
     many_costs: bool = True
 
 
+class Worth(NamedTuple):
+    """What was measured of a baseline before training; NaN where nothing is known."""
+
+    J_R: float | Array = math.nan
+    excess: float | Array = math.nan  # by which part of h_C its cost exceeds it
+
+
+UNKNOWN = Worth()
+
+
 class Algorithm(NamedTuple):
     """A policy-update rule as a value. All functions are pure; the state is a NamedTuple of arrays."""
 
     needs: Needs
-    # number of costs; of the baseline J_R, and by which part of h_C its cost exceeds it (NaN without one) -> state
-    init: Callable[..., Any]
+    init: Callable[[int, Worth], Any]  # number of costs, what the baseline is worth -> state
     step: Callable[[StepInputs, Any], Proposal]
     accept: Callable[[Callable[[Array], Evaluation], StepInputs, Proposal, Any], Array]  # -> scale of the step, ()
     control: Callable[[Any, Array, Array, Array, Array], Any]  # state, J_R, J_C, h_C, J_D -> next state

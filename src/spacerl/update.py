@@ -5,7 +5,6 @@ Pure and compiled as one piece; `vmap` over the state runs several seeds in one 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from spacerl.core.fisher import conjugate_gradient, fisher_product
 from spacerl.core.returns import advantages_and_returns, episode_sums, step_indices
 from spacerl.critics import Critic
 from spacerl.policies import PolicyFamily, fresh_normaliser
-from spacerl.types import Algorithm, Array, Batch, Evaluation, Metrics, Rollout, StepInputs, TrainState
+from spacerl.types import UNKNOWN, Algorithm, Array, Batch, Evaluation, Metrics, Rollout, StepInputs, TrainState, Worth
 
 
 class Learner(NamedTuple):
@@ -31,15 +30,13 @@ class Learner(NamedTuple):
     baseline_names: tuple[str, ...] = ()
 
 
-def initial_state(
-    learner: Learner, seed: int | Array, baseline_J_R: float | Array, baseline_excess: float | Array = math.nan
-) -> TrainState:
-    """Before the first update. Of the baseline: J_R, and by which part of h_C its cost exceeds it."""
+def initial_state(learner: Learner, seed: int | Array, worth: Worth = UNKNOWN) -> TrainState:
+    """Before the first update."""
     key, policy_key, critic_key = jax.random.split(jax.random.PRNGKey(seed), 3)
     state = TrainState(
         theta=learner.family.init(policy_key),
         critics=learner.critic.init(critic_key),
-        algorithm=learner.algorithm.init(len(learner.cost_names), baseline_J_R, baseline_excess),
+        algorithm=learner.algorithm.init(len(learner.cost_names), worth),
         key=key,
         update=jnp.array(0, jnp.int32),
         env_steps=jnp.array(0, jnp.uint32),

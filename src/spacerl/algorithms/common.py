@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from spacerl.core.steps import backtrack
-from spacerl.types import Array, Evaluation, Proposal, StepInputs
+from spacerl.types import Array, Evaluation, Proposal, StepInputs, Worth
 
 
 class NoState(NamedTuple):
     """For rules that remember nothing."""
 
 
-def stateless(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> NoState:
+def stateless(costs: int, worth: Worth) -> NoState:
     return NoState()
 
 

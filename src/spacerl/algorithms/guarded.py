@@ -11,7 +11,6 @@ With a slack divergence constraint or a baseline that never pays this is PCPO wi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ import jax.numpy as jnp
 from spacerl.algorithms.common import absent
 from spacerl.core.steps import backtrack, metric_directions, natural_step, project, within_kl
 from spacerl.core.thresholds import next_threshold, running_mean, trust_radius
-from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs
+from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs, Worth
 
 
 class GuardedState(NamedTuple):
@@ -58,14 +57,14 @@ def pull_budget(state: GuardedState) -> Array:
 def guarded(config) -> Algorithm:
     recovery_kl = config.pull_kl_max if config.projection_kl_bound is None else config.projection_kl_bound
 
-    def init(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> GuardedState:
+    def init(costs: int, worth: Worth) -> GuardedState:
         unknown, unknowns = jnp.full((), jnp.nan), jnp.full((costs,), jnp.nan)
         h_D = jnp.array(config.divergence_threshold, jnp.float32)
         kappa = jnp.array(config.pull_kl, jnp.float32)
         zero, zeros = jnp.zeros(()), jnp.zeros(costs)
         promises = (unknown, unknowns, unknown, unknowns)
-        safe = (baseline_excess <= TOLERANCE) & config.seek_baseline
-        goal = jnp.where(safe & ~jnp.isnan(baseline_J_R), baseline_J_R, -jnp.inf)
+        safe = (worth.excess <= TOLERANCE) & config.seek_baseline
+        goal = jnp.where(safe & ~jnp.isnan(worth.J_R), worth.J_R, -jnp.inf)
         seeking = (goal, jnp.array(config.pull_kl_max, jnp.float32), unknown)
         return GuardedState(h_D, kappa, zeros, unknown, unknowns, zero, zero, zeros, *promises, *seeking)
 
@@ -88,7 +87,7 @@ def guarded(config) -> Algorithm:
         promise = jnp.dot(inputs.g, pull)
         follows = (promise > 0.0) | (seeks & far)
         chosen = safe + jnp.where(follows, 1.0, 0.0) * pull
-        info = {"follows": follows.astype(jnp.float32), "pull_promise": promise, "pull_kl_bound": state.kappa}
+        info = {"follows": follows.astype(jnp.float32), "pull_promise": promise, "pull_kl_bound": pull_budget(state)}
         info |= {"cost_margin": jnp.max(margin), "seeks": seeks.astype(jnp.float32)}
         memory = state._replace(
             promised_gain=jnp.where(follows & ~seeks, jnp.dot(inputs.g, chosen), jnp.nan),

@@ -5,14 +5,13 @@ Not in the paper; what practitioners use, and so a comparison users expect.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from spacerl.algorithms.common import absent, line_search
 from spacerl.core.steps import natural_step
-from spacerl.types import Algorithm, Array, Evaluation, Needs, Proposal, StepInputs
+from spacerl.types import Algorithm, Array, Evaluation, Needs, Proposal, StepInputs, Worth
 
 
 class MultiplierState(NamedTuple):
@@ -20,7 +19,7 @@ class MultiplierState(NamedTuple):
 
 
 def trpo_lagrangian(config) -> Algorithm:
-    def init(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> MultiplierState:
+    def init(costs: int, worth: Worth) -> MultiplierState:
         return MultiplierState(jnp.zeros(costs))
 
     def step(inputs: StepInputs, state: MultiplierState) -> Proposal:

@@ -7,14 +7,13 @@ do; the first only imitates.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from spacerl.algorithms.common import absent, take_full_step
 from spacerl.algorithms.pcpo import pcpo_proposal
-from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs
+from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs, Worth
 
 
 class PretrainState(NamedTuple):
@@ -24,9 +23,9 @@ class PretrainState(NamedTuple):
 
 
 def pretrain(config) -> Algorithm:
-    def init(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> PretrainState:
+    def init(costs: int, worth: Worth) -> PretrainState:
         # "About": within a fraction of its size, so that the sign of the reward does not matter.
-        target = baseline_J_R - config.pretrain_tolerance * abs(baseline_J_R)
+        target = worth.J_R - config.pretrain_tolerance * abs(worth.J_R)
         return PretrainState(jnp.array(True), jnp.array(target, jnp.float32), jnp.array(config.pretrain_updates))
 
     def step(inputs: StepInputs, state: PretrainState) -> Proposal:

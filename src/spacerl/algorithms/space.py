@@ -8,7 +8,6 @@ Equation `P2CPO_final` of the paper and two other ways of combining its correcti
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 from spacerl.algorithms.common import absent, take_full_step
 from spacerl.core.steps import metric_directions, natural_step, project, within_kl
 from spacerl.core.thresholds import next_threshold
-from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs
+from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs, Worth
 
 
 class SpaceState(NamedTuple):
@@ -26,7 +25,7 @@ class SpaceState(NamedTuple):
 
 
 def space(config) -> Algorithm:
-    def init(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> SpaceState:
+    def init(costs: int, worth: Worth) -> SpaceState:
         unknown = jnp.full((), jnp.nan)
         return SpaceState(jnp.array(config.divergence_threshold, jnp.float32), unknown, jnp.full((costs,), jnp.nan))
 

@@ -6,7 +6,6 @@ its text ("add the divergence objective in the reward function") and its curves 
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from spacerl.algorithms.common import absent, line_search, take_full_step
 from spacerl.algorithms.cpo import cpo_proposal
 from spacerl.algorithms.pcpo import pcpo_proposal
 from spacerl.core.thresholds import next_weight
-from spacerl.types import Algorithm, Array, Evaluation, Needs, Proposal, StepInputs
+from spacerl.types import Algorithm, Array, Evaluation, Needs, Proposal, StepInputs, Worth
 
 
 class WeightState(NamedTuple):
@@ -23,7 +22,7 @@ class WeightState(NamedTuple):
 
 
 def _weighted(config, schedule: str, base: str) -> Algorithm:
-    def init(costs: int, baseline_J_R: float, baseline_excess: float = math.nan) -> WeightState:
+    def init(costs: int, worth: Worth) -> WeightState:
         return WeightState(jnp.array(config.divergence_weight, jnp.float32))
 
     def step(inputs: StepInputs, state: WeightState) -> Proposal:
