@@ -30,11 +30,14 @@ quickstart: $(VENV)/core.stamp
 	$(BIN)/spacerl report $(RUNS)/space $(RUNS)/pcpo --out $(RUNS)/report.html --title "Quickstart: point circle"
 	@echo "Open $(RUNS)/report.html in a browser."
 
+# A process per core, up to four, each with whole files: most of a test's time is a compiler that uses one core.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-slow: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
 # Baselines of Stable-Baselines3 and TorchScript, loaded for real; torch is large and not part of the other tests.
 test-sb3: $(VENV)/test.stamp
