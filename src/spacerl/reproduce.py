@@ -21,7 +21,8 @@ from spacerl.reporting import mean_interval
 from spacerl.runs import RunFolder, write_atomically
 
 KINDS = ("cost", "reward", "near")
-BOUNDED = ("--divergence-gradient", "direct", "--projection-kl-bound", "0.005")
+DIRECT = ("--divergence-gradient", "direct")
+BOUNDED = (*DIRECT, "--projection-kl-bound", "0.005")
 
 
 class Setting(NamedTuple):
@@ -82,6 +83,8 @@ def _ant_settings() -> list[Setting]:
             ("near",),
         ),
         Setting("pretrain", ("--algorithm", "pretrain", *ANT_OPTIONS), ("near",)),
+        # The full gradient also looks for states in which pi_B is easy to imitate; this one only imitates.
+        Setting("pretrain-direct", ("--algorithm", "pretrain", *DIRECT, *ANT_OPTIONS), ("near",)),
     ]
 
 
@@ -169,9 +172,10 @@ def _figure(value: float, digits: int = 3) -> str:
 
 
 FIGURE_SETTINGS = (
-    "pcpo", "cpo", "f-pcpo", "d-pcpo", "pretrain", "space-printed", "space-printed-fixed", "space-guarded",
+    "pcpo", "cpo", "f-pcpo", "d-pcpo", "pretrain", "pretrain-direct", "space-printed", "space-printed-fixed",
+    "space-guarded",
 )  # fmt: skip
-COLOURS = ("#555555", "#b0b0b0", "#e69f00", "#56b4e9", "#cc79a7", "#d55e00", "#f0a080", "#009e73")
+COLOURS = ("#555555", "#b0b0b0", "#e69f00", "#56b4e9", "#cc79a7", "#8c5a9e", "#d55e00", "#f0a080", "#009e73")
 
 
 def draw(curves: dict[tuple[str, str], np.ndarray], h_C: float, path: Path) -> None:
