@@ -216,7 +216,8 @@ def test_what_cannot_be_parsed_is_one_sentence_as_well(arguments, refused):
     [
         ("", "train"),
         ("trian", "trian"),
-        ("train", "neither a task nor an env"),
+        ("train", "neither a task nor --env was given"),
+        ("sweep", "neither a task nor --env was given"),
         ("baseline", "make"),
         ("resume", "spacerl resume"),
     ],

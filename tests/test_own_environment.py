@@ -31,6 +31,7 @@ from spacerl.hosted.environment import HostedEnv
 from spacerl.hosted.single import Recipe
 from spacerl.hosted.spaces import actions_of
 from spacerl.iterate import iterate
+from spacerl.sweep import sweep
 from spacerl.training import RunStopped
 from spacerl.types import ActionSpace
 from test_host_collection import alive, assert_gone, processes
@@ -254,6 +255,27 @@ def test_baselines_that_are_never_nearest_change_nothing(several, tmp_path):
     assert any(row["follows"] for row in alone)
     for one, other in zip(alone, beside, strict=True):
         assert one == pytest.approx({key: other[key] for key in one}, rel=1e-4, abs=1e-6, nan_ok=True)
+
+
+def test_a_sweep_outside_of_a_program_is_its_runs_one_after_the_other_and_goes_on_where_it_was(tmp_path):
+    settings = {**train_only(PENDULUM), "algorithm": "pcpo", "updates": 2, "cost": ("hosted_environments:effort",)}
+    config = RunConfig(task="env:Pendulum-v1", **settings)
+    alone = spacerl.train(out=tmp_path / "alone", env="Pendulum-v1", seed=1, progress=False, **settings)
+    # Of seed 0 one update is there, as if the first call had been killed; seed 1 is not there.
+    begun = sweep(dataclasses.replace(config, updates=1), [0], [None], tmp_path / "runs", progress=False)[0]
+    (begun / "config.json").write_text((begun / "config.json").read_text().replace('"updates": 1', '"updates": 2'))
+    first = (begun / "metrics.csv").read_text()
+    folders = sweep(config, [0, 1], [None], tmp_path / "runs", progress=False)
+    assert [folder.name[-5:] for folder in folders] == ["seed0", "seed1"]
+    assert_same(folders[1], alone.folder)
+    assert (begun / "metrics.csv").read_text().startswith(first)
+    assert [row["update"] for row in rows_of(begun)] == [0, 1]
+    # Once more: everything is there, and stays as it is.
+    written = [newest(folder).stat().st_mtime_ns for folder in folders]
+    assert sweep(config, [0, 1], [None], tmp_path / "runs", progress=False) == folders
+    assert [newest(folder).stat().st_mtime_ns for folder in folders] == written
+    with pytest.raises(InputError, match=r"is a run with delta 0\.001 and 0\.5 was asked for: give a new --out"):
+        sweep(dataclasses.replace(config, delta=0.5), [0], [None], tmp_path / "runs", progress=False)
 
 
 def test_a_baseline_that_does_not_fit_is_one_sentence_and_makes_nothing(tmp_path):

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from spacerl.cli import Sweep, parse
+from spacerl.cli import Sweep, parse, train_arguments
 from spacerl.config import InputError, RunConfig
 from spacerl.reproduce import EXPERIMENTS, collected, commands, markdown_table, summarise
 from spacerl.runs import RunFolder
@@ -15,12 +15,13 @@ from spacerl.runs import RunFolder
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_command_is_one_the_command_line_takes(experiment, tmp_path):
-    lines = commands(experiment, tmp_path, 7, (3, 4))
+    lines = commands(experiment, tmp_path, 7, (3, 4), batch_size=600)
     settings = [parse(line) for line in lines]
     for setting in settings:
         assert isinstance(setting, Sweep)
         assert setting.seeds == (3, 4)
-        config = RunConfig(**{field.name: getattr(setting, field.name) for field in dataclasses.fields(RunConfig)})
+        assert (setting.updates, setting.batch_size) == (7, 600)
+        config = RunConfig(**train_arguments(setting))
         for baseline in setting.baselines or (None,):
             dataclasses.replace(config, baseline=baseline).resolved()
     assert len({setting.out for setting in settings}) == len(lines)

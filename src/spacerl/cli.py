@@ -32,6 +32,8 @@ def train_arguments(command: Any) -> dict[str, Any]:
         raise InputError(f"both a task ('{task}') and --env {given} were given: give one of them")
     if given is not None:
         task = ENV_PREFIX + given
+    if task is None:
+        raise InputError("neither a task nor --env was given: `spacerl tasks` lists the tasks")
     return {**settings, "task": task, "cost_limit": parse_limits(command.cost_limit)}
 
 
@@ -100,30 +102,22 @@ class Iterate(Train):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep(RunConfig):
-    """Train several seeds, and several baselines, side by side in one compiled program."""
+class Sweep(Train):
+    """Train several seeds, and several baselines: one compiled program where there can be one, else run after run."""
 
-    task: Positional[str]  # type: ignore[misc]
-    """Task to learn; `spacerl tasks` lists them."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds; --seed is not used."""
     baselines: tuple[str, ...] = ()
     """Baselines, each with every seed; by default the one of --baseline."""
-    out: Path = Path("runs/sweep")
-    """Folder that gets a run folder per seed and baseline."""
-    quiet: bool = False
-    """No progress."""
+    out: Path = Path("runs/sweep")  # type: ignore[assignment]
+    """Folder that gets a run folder per seed and baseline; the same command continues a sweep that was stopped."""
 
     def __call__(self) -> None:
         from spacerl.sweep import sweep
 
-        folders = sweep(
-            RunConfig(**settings_of(self)),
-            self.seeds,
-            self.baselines or RunConfig(**settings_of(self)).baselines or (None,),
-            self.out,
-            not self.quiet,
-        )
+        config = RunConfig(**train_arguments(self))
+        baselines = self.baselines or config.baselines or (None,)
+        folders = sweep(config, self.seeds, baselines, self.out, not self.quiet, self.trust)
         print(f"{len(folders)} run folders below {self.out}")
 
 
@@ -264,20 +258,22 @@ class Reproduce:
     """Run a comparison of the paper: every algorithm on a task, with every kind of baseline."""
 
     experiment: Positional[str]
-    """point-circle, point-gather, ant-circle or ant-gather (an accelerator's work)."""
+    """point-circle, point-gather, ant-circle or ant-gather (an accelerator's work, or a night's)."""
     out: Path = Path("runs/reproduce")
-    """Folder that gets a folder per setting."""
+    """Folder that gets a folder per setting; the same command continues what was stopped."""
     updates: int = 300
     """Policy updates of each run."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds."""
     jobs: int = 1
     """Settings at a time; each is a process of its own."""
+    batch_size: int | None = None
+    """Environment steps per update, where not the paper's number."""
 
     def __call__(self) -> None:
         from spacerl.reproduce import reproduce, summarise
 
-        reproduce(self.experiment, self.out, self.updates, self.seeds, self.jobs)
+        reproduce(self.experiment, self.out, self.updates, self.seeds, self.jobs, self.batch_size)
         for path in summarise(self.experiment, self.out):
             print(path)
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from spacerl.config import InputError, RunConfig, require_new_folder
 from spacerl.environments import cost_texts, task_name
-from spacerl.runs import RunFolder
-from spacerl.training import baseline_names, default_folder, resume, train
+from spacerl.training import baseline_names, default_folder, require_same_run, resume, train
 
 
 def iterate(
@@ -42,18 +41,9 @@ def iterate(
     for number, folder in enumerate(folders):
         given = baseline if number == 0 else str(folders[number - 1])
         if (folder / "config.json").is_file():
-            _require_same(folder, first, first.baseline if number == 0 else given)
+            same = {name: getattr(first, name) for name in ("task", "algorithm", "seed", "updates")}
+            require_same_run(folder, same | {"baseline": first.baseline if number == 0 else given})
             resume(folder, baseline=given, **objects)
         else:
             train(task, out=folder, baseline=given, **objects, **settings)
     return folders
-
-
-def _require_same(folder: Path, first: RunConfig, baseline: Any) -> None:
-    """A round that is there must be a round of this very call."""
-    there = RunFolder.open(folder).config()
-    wanted = {"task": first.task, "algorithm": first.algorithm, "seed": first.seed, "updates": first.updates}
-    for name, value in (wanted | {"baseline": baseline}).items():
-        has = getattr(there, name)
-        if has != value:
-            raise InputError(f"'{folder}' is a run with {name} {has!r} and {value!r} was asked for: give a new --out")

@@ -96,12 +96,15 @@ EXPERIMENTS = {
 }
 
 
-def commands(experiment: str, out: Path, updates: int, seeds: Sequence[int]) -> list[list[str]]:
-    """The `spacerl sweep` command of every setting of an experiment."""
+def commands(
+    experiment: str, out: Path, updates: int, seeds: Sequence[int], batch_size: int | None = None
+) -> list[list[str]]:
+    """The `spacerl sweep` command of every setting of an experiment; its folder is the last word."""
     if experiment not in EXPERIMENTS:
         raise unknown_name("experiment", experiment, EXPERIMENTS)
     task, settings = EXPERIMENTS[experiment]
-    common = ["--updates", str(updates), "--seeds", *map(str, seeds), "--quiet"]
+    batch = () if batch_size is None else ("--batch-size", str(batch_size))
+    common = [*batch, "--updates", str(updates), "--seeds", *map(str, seeds), "--quiet"]
     return [
         [
             "sweep",
@@ -116,9 +119,18 @@ def commands(experiment: str, out: Path, updates: int, seeds: Sequence[int]) -> 
     ]
 
 
-def reproduce(experiment: str, out: Path, updates: int, seeds: Sequence[int], jobs: int) -> list[Path]:
-    """Run an experiment with `jobs` processes at a time. Settings that are already there are left alone."""
-    pending = [line for line in commands(experiment, out, updates, seeds) if not Path(line[-1]).exists()]
+def reproduce(
+    experiment: str, out: Path, updates: int, seeds: Sequence[int], jobs: int, batch_size: int | None = None
+) -> list[Path]:
+    """Run an experiment with `jobs` processes at a time. Settings that are finished are left alone, the others are
+    continued."""
+    lines = commands(experiment, out, updates, seeds, batch_size)
+    settings = EXPERIMENTS[experiment][1]()
+    pending = [
+        line
+        for line, setting in zip(lines, settings, strict=True)
+        if not _is_finished(Path(line[-1]), updates, len(seeds) * max(1, len(setting.baselines)))
+    ]
 
     def run(line: list[str]) -> int:
         print("spacerl " + shlex.join(line), flush=True)
@@ -130,6 +142,11 @@ def reproduce(experiment: str, out: Path, updates: int, seeds: Sequence[int], jo
     if failed:
         raise InputError(f"{len(failed)} of {len(pending)} settings failed, first: spacerl {failed[0]}")
     return [Path(line[-1]) for line in pending]
+
+
+def _is_finished(folder: Path, updates: int, runs: int) -> bool:
+    there = [RunFolder(path.parent) for path in folder.glob("*/config.json")]
+    return len(there) == runs and all(run.config().updates == updates and run.is_finished() for run in there)
 
 
 SHOWN = (10, 25, 50, 100, 200)

@@ -139,6 +139,11 @@ class RunFolder:
         """Oldest first."""
         return sorted(self.checkpoints.glob("update-*.safetensors"))
 
+    def is_finished(self) -> bool:
+        """Whether its last update is saved."""
+        paths = self.checkpoint_paths()
+        return bool(paths) and paths[-1].stem == f"update-{self.config().updates:06d}"
+
     def newest_checkpoint(self) -> tuple[dict[str, np.ndarray], int]:
         paths = self.checkpoint_paths()
         if not paths:

@@ -1,7 +1,7 @@
-"""Many runs of one setting as one compiled program: seeds and baselines are an axis, the update is vmapped over it.
+"""Many runs of one setting, as one compiled program: seeds and baselines are an axis, the update is vmapped over it.
 
 On an accelerator five seeds cost little more than one. The run folders are those of `spacerl train`; only bits differ,
-because a batched product rounds differently from a single one.
+because a batched product rounds differently from a single one. What no program can step is trained run after run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from spacerl.config import ENV_PREFIX, InputError, RunConfig, require_new_folder
-from spacerl.environments import has_two_places
+from spacerl.config import InputError, RunConfig, require_new_folder
+from spacerl.environments import cost_texts
 from spacerl.evaluation import baseline_summary, write_trajectories
 from spacerl.progress import Progress
 from spacerl.runs import RunFolder
@@ -31,36 +31,101 @@ from spacerl.training import (
     default_folder,
     fused_step,
     metrics_row,
+    require_same_run,
+    resume,
     save,
+    train,
 )
 from spacerl.types import TrainState
 from spacerl.update import initial_state, raw_theta
 
+ELSEWHERE = ("simulator", "workers", "worker_timeout", "checkpoint_every", "keep_checkpoints")  # the same run anywhere
+
 
 def sweep(
-    config: RunConfig, seeds: Sequence[int], baselines: Sequence[str | None], out: str | Path, progress: bool = True
+    config: RunConfig,
+    seeds: Sequence[int],
+    baselines: Sequence[str | None],
+    out: str | Path,
+    progress: bool = True,
+    trust: bool = False,
 ) -> list[Path]:
-    """Train every seed with every baseline at once; one run folder each below `out`. Returns the folders."""
+    """Train every seed with every baseline; one run folder each below `out`. Returns the folders.
+
+    All of them at once in one program, unless something is stepped outside of it: your own environment, MuJoCo's
+    threads, a Python function as baseline. Runs that are there already are kept, and those that were stopped are
+    continued, each by itself: the same call again goes on where it was.
+    """
     if not seeds:
         raise InputError("no seed was given: pass at least one")
+    config = dataclasses.replace(config, cost=cost_texts(config.cost))
     configs = [dataclasses.replace(config, seed=seed, baseline=name) for name in baselines for seed in seeds]
-    parts = [_assembled(each, Path(out)) for each in configs]
-    _require_one_architecture(parts)
-    names = [default_folder(part.config).name for part in parts]
-    twice = [name for name in names if names.count(name) > 1]
+    folders = _folders(configs, Path(out))
+    if not _fit_one_program(configs[:: len(seeds)], trust) or any(_is_run(folder) for folder in folders):
+        _train_one_by_one(configs, folders, progress, trust)
+    else:
+        _train_at_once(configs, folders, progress, trust)
+    return folders
+
+
+def _folders(configs: Sequence[RunConfig], out: Path) -> list[Path]:
+    """Where each run goes: a new folder, or that of the same run."""
+    wanted = [config.resolved() for config in configs]
+    folders = [out / default_folder(each).name for each in wanted]
+    twice = [folder.name for folder in folders if folders.count(folder) > 1]
     if twice:
         raise InputError(f"run folder '{twice[0]}' would be made twice: give every seed and every baseline once")
+    for folder, config, each in zip(folders, configs, wanted, strict=True):
+        if _is_run(folder):
+            given = [field.name for field in dataclasses.fields(config) if getattr(config, field.name) is not None]
+            settings = {name: getattr(each, name) for name in given if name not in ELSEWHERE}
+            if isinstance(each.cost_limit, dict):  # limits by name are in order only where the environment is known
+                del settings["cost_limit"]
+            require_same_run(folder, settings)
+        else:
+            require_new_folder(folder)
+    return folders
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _fit_one_program(configs: Sequence[RunConfig], trust: bool) -> bool:
+    parts: list[Parts] = []
+    try:
+        for config in configs:
+            parts.append(assemble(config, trust=trust))
+        return all(not part.hosted and all(baseline.native for baseline in part.baselines) for part in parts)
+    finally:
+        for part in parts:
+            part.close()
+
+
+def _train_one_by_one(configs: Sequence[RunConfig], folders: Sequence[Path], progress: bool, trust: bool) -> None:
+    for config, folder in zip(configs, folders, strict=True):
+        if _is_run(folder):
+            if not RunFolder(folder).is_finished():
+                resume(folder, trust=trust, progress=progress)
+        else:
+            settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+            train(**settings, out=folder, trust=trust, progress=progress)
+
+
+def _train_at_once(configs: Sequence[RunConfig], paths: Sequence[Path], progress: bool, trust: bool) -> None:
+    parts = [assemble(config, trust=trust) for config in configs]
+    _require_one_architecture(parts)
     first, summaries = parts[0], [baseline_summary(part) for part in parts]
     worths = jax.tree.map(lambda *each: jnp.array(each, jnp.float32), *(worth for worth, _ in summaries))
     state = jax.vmap(lambda seed, worth: initial_state(first.learner, seed, worth))(
         jnp.array([p.config.seed for p in parts]), worths
     )
-    folders = [RunFolder(Path(out) / name) for name in names]
+    folders = [RunFolder(path) for path in paths]
     for part, folder, own, (_, summary) in zip(parts, folders, _lanes(state, len(parts)), summaries, strict=True):
         create_folder(part, folder.path, own, summary)
     thetas = jax.tree.map(lambda *each: jnp.stack(each), *(baseline_thetas(part) for part in parts))
     program = lanes_program(first)
-    title = f"{config.algorithm} on {config.task}: {len(seeds)} seeds x {len(baselines)} baselines"
+    title = f"{first.config.algorithm} on {first.config.task}: {len(parts)} runs at once"
     with Progress(title, first.config.updates, 0, progress) as show:  # type: ignore[arg-type]
         for done in range(first.config.updates):  # type: ignore[arg-type]
             started = time.perf_counter()
@@ -72,7 +137,7 @@ def sweep(
                 _save(parts, folders, state)
                 raise RunStopped(
                     f"numbers stopped being finite in update {done + 1} of seed {broken[0]}; "
-                    f"the states before it are saved below '{out}'"
+                    f"the states before it are saved below '{paths[0].parent}'"
                 )
             state = following
             lanes = [{name: column[i] for name, column in values.items()} for i in range(len(parts))]
@@ -84,7 +149,6 @@ def sweep(
             show({key: float(np.mean([row[key] for row in rows])) for key in rows[0]} | {"update": done})
     for part, folder, own in zip(parts, folders, _lanes(state, len(parts)), strict=True):
         write_trajectories(part, raw_theta(part.learner, own), folder.path)
-    return [folder.path for folder in folders]
 
 
 def _save(parts: Sequence[Parts], folders: Sequence[RunFolder], state: TrainState) -> None:
@@ -96,18 +160,6 @@ def _save(parts: Sequence[Parts], folders: Sequence[RunFolder], state: TrainStat
 def lanes_program(parts: Parts) -> Any:
     """(states, baselines' parameters) -> (states, metrics), everything with a leading axis of lanes."""
     return jax.jit(jax.vmap(lambda state, thetas: fused_step(parts, state, thetas)))
-
-
-def _assembled(config: RunConfig, out: Path) -> Parts:
-    if config.task.startswith(ENV_PREFIX):
-        raise InputError(f"a sweep compiles its task and '{config.task}' is stepped outside: train each seed instead")
-    if has_two_places(config.task):
-        config = dataclasses.replace(config, simulator="device")
-    parts = assemble(config)
-    if not all(baseline.native for baseline in parts.baselines):
-        raise InputError("a sweep compiles its baseline: a Python function cannot be one, train each seed instead")
-    require_new_folder(out / default_folder(parts.config).name)
-    return parts
 
 
 def _lanes(state: TrainState, count: int) -> list[TrainState]:

@@ -383,6 +383,15 @@ def resume(
         parts.close()
 
 
+def require_same_run(path: Path, settings: dict[str, Any]) -> None:
+    """A run that is there must be the one that was asked for."""
+    there = RunFolder.open(path).config()
+    for name, value in settings.items():
+        has = getattr(there, name)
+        if has != value:
+            raise InputError(f"'{path}' is a run with {name} {has!r} and {value!r} was asked for: give a new --out")
+
+
 def run(parts: Parts, folder: RunFolder, state: TrainState, progress: bool) -> Result:
     config, step = parts.config, make_stepper(parts)
     done = int(state.update)
