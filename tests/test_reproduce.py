@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from spacerl.cli import Sweep, parse, train_arguments
 from spacerl.config import InputError, RunConfig
-from spacerl.reproduce import EXPERIMENTS, collected, commands, markdown_table, summarise
+from spacerl.reproduce import EXPERIMENTS, Setting, collected, commands, markdown_table, reproduce, summarise
 from spacerl.runs import RunFolder
 
 
@@ -53,3 +55,21 @@ def test_a_table_has_means_and_intervals_over_seeds(tmp_path):
     assert table.read_text().endswith(row + "\n")
     assert picture.read_bytes()[1:4] == b"PNG"
     assert np.all(curves["pcpo", "none"][:, -1, 2] == 5.5)
+
+
+def test_what_is_finished_is_left_alone(tmp_path, monkeypatch):
+    settings = [Setting("done", ("--algorithm", "pcpo")), Setting("begun", ("--algorithm", "trpo"))]
+    monkeypatch.setitem(EXPERIMENTS, "two", ("point-circle", lambda: settings))
+    for setting, saved in (("done", 12), ("begun", 10)):
+        for seed in (0, 1):
+            folder = tmp_path / "point-circle" / setting / f"seed{seed}"
+            fake_run(folder, seed, 0.0)
+            (folder / "checkpoints").mkdir(exist_ok=True)
+            (folder / "checkpoints" / f"update-{saved:06d}.safetensors").touch()
+    asked = []
+    monkeypatch.setattr(subprocess, "run", lambda line, check: asked.append(line) or SimpleNamespace(returncode=0))
+    assert reproduce("two", tmp_path, 12, (0, 1), jobs=1) == [tmp_path / "point-circle" / "begun"]
+    assert [line[line.index("--algorithm") + 1] for line in asked] == ["trpo"]
+    asked.clear()
+    # Other numbers of updates or of seeds are other experiments: the sweep says what is wrong, or adds what is missing.
+    assert len(reproduce("two", tmp_path, 13, (0, 1), jobs=2)) == len(reproduce("two", tmp_path, 12, (0, 1, 2), 1)) == 2
