@@ -7,6 +7,7 @@ from typing import Any
 
 from spacerl.config import InputError, RunConfig, require_new_folder
 from spacerl.environments import cost_texts, task_name
+from spacerl.runs import is_run
 from spacerl.training import baseline_names, default_folder, require_same_run, resume, train
 
 
@@ -35,12 +36,12 @@ def iterate(
         raise InputError(f"algorithm '{first.algorithm}' learns from no baseline: iterating needs one that does")
     parent = Path(out) if out is not None else Path(f"{default_folder(first)}-iterated")
     folders = [parent / f"round-{number}" for number in range(1, rounds + 1)]
-    if not (folders[0] / "config.json").is_file():
+    if not is_run(folders[0]):
         require_new_folder(parent)
     objects = {"env": env, "cost": cost, "trust": trust, "progress": progress}
     for number, folder in enumerate(folders):
         given = baseline if number == 0 else str(folders[number - 1])
-        if (folder / "config.json").is_file():
+        if is_run(folder):
             same = {name: getattr(first, name) for name in ("task", "algorithm", "seed", "updates")}
             require_same_run(folder, same | {"baseline": first.baseline if number == 0 else given})
             resume(folder, baseline=given, **objects)

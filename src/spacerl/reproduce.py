@@ -66,25 +66,25 @@ def _point_settings() -> list[Setting]:
 
 
 # 2,500 steps of KL 1e-4, the paper's training of the ants, lead about as far as 250 of 1e-2: KL grows with the square
-# of the distance. Ants are slow, so they take the wider steps.
-ANT_OPTIONS = ("--delta", "0.01")
+# of the distance. Ants are slow, so they take the wider steps, all algorithms alike.
+ANT_DELTA = ("--delta", "0.01")
 
 
 def _ant_settings() -> list[Setting]:
     """PCPO, both forms of SPACE with every kind of pi_B, and what two claims about the ants compare: a fixed h_D, and
     pre-training."""
     return [
-        Setting("pcpo", ("--algorithm", "pcpo", *ANT_OPTIONS)),
-        Setting("space-printed", ("--algorithm", "space", "--combine", "printed", *ANT_OPTIONS), KINDS),
-        Setting("space-guarded", ("--algorithm", "space", "--combine", "guarded", *ANT_OPTIONS), KINDS),
+        Setting("pcpo", ("--algorithm", "pcpo", *ANT_DELTA)),
+        Setting("space-printed", ("--algorithm", "space", "--combine", "printed", *ANT_DELTA), KINDS),
+        Setting("space-guarded", ("--algorithm", "space", "--combine", "guarded", *ANT_DELTA), KINDS),
         Setting(
             "space-printed-fixed",
-            ("--algorithm", "space", "--combine", "printed", "--threshold-rule", "fixed", *ANT_OPTIONS),
+            ("--algorithm", "space", "--combine", "printed", "--threshold-rule", "fixed", *ANT_DELTA),
             ("near",),
         ),
-        Setting("pretrain", ("--algorithm", "pretrain", *ANT_OPTIONS), ("near",)),
+        Setting("pretrain", ("--algorithm", "pretrain", *ANT_DELTA), ("near",)),
         # The full gradient also looks for states in which pi_B is easy to imitate; this one only imitates.
-        Setting("pretrain-direct", ("--algorithm", "pretrain", *DIRECT, *ANT_OPTIONS), ("near",)),
+        Setting("pretrain-direct", ("--algorithm", "pretrain", *DIRECT, *ANT_DELTA), ("near",)),
     ]
 
 

@@ -56,6 +56,10 @@ def write_json(path: Path, content: Any) -> None:
     write_atomically(path, json.dumps(content, indent=2) + "\n")
 
 
+def is_run(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
 class RunFolder:
     """Paths and files of one run. Holds no training state."""
 
@@ -88,7 +92,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
         folder = cls(path)
-        if not (folder.path / "config.json").is_file():
+        if not is_run(folder.path):
             raise InputError(f"'{path}' is not a run folder: it has no config.json (`spacerl train --out` makes one)")
         return folder
 

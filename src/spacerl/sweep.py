@@ -21,7 +21,7 @@ from spacerl.config import InputError, RunConfig, require_new_folder
 from spacerl.environments import cost_texts
 from spacerl.evaluation import baseline_summary, write_trajectories
 from spacerl.progress import Progress
-from spacerl.runs import RunFolder
+from spacerl.runs import RunFolder, is_run
 from spacerl.training import (
     Parts,
     RunStopped,
@@ -61,7 +61,7 @@ def sweep(
     config = dataclasses.replace(config, cost=cost_texts(config.cost))
     configs = [dataclasses.replace(config, seed=seed, baseline=name) for name in baselines for seed in seeds]
     folders = _folders(configs, Path(out))
-    if not _fit_one_program(configs[:: len(seeds)], trust) or any(_is_run(folder) for folder in folders):
+    if not _fit_one_program(configs[:: len(seeds)], trust) or any(is_run(folder) for folder in folders):
         _train_one_by_one(configs, folders, progress, trust)
     else:
         _train_at_once(configs, folders, progress, trust)
@@ -76,19 +76,15 @@ def _folders(configs: Sequence[RunConfig], out: Path) -> list[Path]:
     if twice:
         raise InputError(f"run folder '{twice[0]}' would be made twice: give every seed and every baseline once")
     for folder, config, each in zip(folders, configs, wanted, strict=True):
-        if _is_run(folder):
-            given = [field.name for field in dataclasses.fields(config) if getattr(config, field.name) is not None]
-            settings = {name: getattr(each, name) for name in given if name not in ELSEWHERE}
+        if is_run(folder):
+            given = {name for name, value in vars(config).items() if value is not None}
+            settings = {name: value for name, value in vars(each).items() if name in given.difference(ELSEWHERE)}
             if isinstance(each.cost_limit, dict):  # limits by name are in order only where the environment is known
                 del settings["cost_limit"]
             require_same_run(folder, settings)
         else:
             require_new_folder(folder)
     return folders
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "config.json").is_file()
 
 
 def _fit_one_program(configs: Sequence[RunConfig], trust: bool) -> bool:
@@ -104,12 +100,11 @@ def _fit_one_program(configs: Sequence[RunConfig], trust: bool) -> bool:
 
 def _train_one_by_one(configs: Sequence[RunConfig], folders: Sequence[Path], progress: bool, trust: bool) -> None:
     for config, folder in zip(configs, folders, strict=True):
-        if _is_run(folder):
+        if is_run(folder):
             if not RunFolder(folder).is_finished():
                 resume(folder, trust=trust, progress=progress)
         else:
-            settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-            train(**settings, out=folder, trust=trust, progress=progress)
+            train(**vars(config), out=folder, trust=trust, progress=progress)
 
 
 def _train_at_once(configs: Sequence[RunConfig], paths: Sequence[Path], progress: bool, trust: bool) -> None:
