@@ -429,8 +429,10 @@ def start(tmp_path):
 
 REAL = (
     "train --env hosted_environments:Geometric --algorithm pcpo --cost-limit 1 --batch-size 60 --rollout-length 60 "
-    "--hidden 4 --cg-iterations 2 --environments 4 --workers 2 --checkpoint-every 7 --updates 15"
+    "--hidden 4 --cg-iterations 2 --environments 4 --workers 2 --checkpoint-every 7"
 )
+# Of a few milliseconds each: a run that is to be stopped must not be over before a busy machine gets to it.
+ENDLESS, LONG = f"{REAL} --updates 100000", f"{REAL} --updates 60"
 
 
 def assert_ends_by(process: subprocess.Popen, stop, code: int) -> str:
@@ -454,22 +456,22 @@ def interrupted(process: subprocess.Popen, folder: Path) -> None:
 
 
 def test_ctrl_c_ends_a_run_at_once_with_its_state_and_its_workers(start, tmp_path):
-    interrupted(start(f"{REAL} --out run"), tmp_path / "run")
+    interrupted(start(f"{ENDLESS} --out run"), tmp_path / "run")
 
 
 def test_workers_of_a_run_that_was_killed_end_by_themselves(start, tmp_path):
-    process = start(f"{REAL} --out run")
+    process = start(f"{ENDLESS} --out run")
     wait_for(lambda: len(descendants(process.pid)) == 2 or process.poll() is not None)
     assert_ends_by(process, process.kill, -signal.SIGKILL)
 
 
 @pytest.mark.slow
 def test_a_real_run_interrupted_and_killed_ends_like_one_never_stopped(start, tmp_path):
-    interrupted(start(f"{REAL} --out stopped"), tmp_path / "stopped")
+    interrupted(start(f"{LONG} --out stopped"), tmp_path / "stopped")
     process, done = start("resume stopped"), rows_written(tmp_path / "stopped")
     wait_for(lambda: rows_written(tmp_path / "stopped") >= done + 3 or process.poll() is not None)
     assert_ends_by(process, process.kill, -signal.SIGKILL)
-    for arguments in ("resume stopped", f"{REAL} --out whole"):
+    for arguments in ("resume stopped", f"{LONG} --out whole"):
         process = start(arguments)
         said = process.communicate(timeout=120)[1]
         assert process.returncode == 0, said
