@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := runs/quickstart
 
-.PHONY: quickstart install test test-slow test-sb3 lint bench clean
+.PHONY: quickstart install check test test-slow test-sb3 lint bench clean
 
 # Stamps stand for installed sets of packages; they are made anew when what is to be installed changes.
 $(BIN)/python:
@@ -48,6 +48,9 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# What every change must pass.
+check: lint test
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python benchmarks/speed.py
