@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := runs/quickstart
 
-.PHONY: quickstart install check test test-slow test-sb3 lint bench clean
+.PHONY: quickstart install check test test-slow test-sb3 test-trackers lint bench clean
 
 # Stamps stand for installed sets of packages; they are made anew when what is to be installed changes.
 $(BIN)/python:
@@ -43,6 +43,11 @@ test-slow: $(VENV)/test.stamp
 test-sb3: $(VENV)/test.stamp
 	$(MAKE) install EXTRAS=sb3,torch
 	$(BIN)/python -m pytest tests/test_foreign_policies.py
+
+# Weights & Biases and MLflow for real, offline.
+test-trackers: $(VENV)/test.stamp
+	$(MAKE) install EXTRAS=wandb,mlflow
+	WANDB_MODE=offline $(BIN)/python -m pytest tests/test_trackers.py
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

@@ -10,12 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import spacerl
-from spacerl.types import ActionSpace
 
 
-class Corridor:
-    name, obs_shape, action_space = "corridor", (2,), ActionSpace("box", 1)
-    horizon, cost_names = 40, ("too_fast",)
+class Corridor(spacerl.JaxEnv):
+    spec = spacerl.EnvSpec("corridor", (2,), spacerl.ActionSpace("box", 1), horizon=40, cost_names=("too_fast",))
 
     def reset(self, key):
         return jnp.zeros(2)  # position, speed

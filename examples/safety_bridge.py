@@ -65,7 +65,7 @@ def rebuilt(description: Any) -> Any:
 
 
 class Bridge(gymnasium.Env):
-    """A Safety-Gymnasium environment in another process: its six-tuple steps, its spaces, its pictures."""
+    """A Safety-Gymnasium environment in another process: its six-tuple steps, its spaces, its images."""
 
     def __init__(self, id: str, python: str, render_mode: str | None = None, **arguments: Any) -> None:
         ours, theirs = socket.socketpair()

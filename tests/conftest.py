@@ -1,193 +1,48 @@
-"""What several test files share: small convex problems with a solver to judge them, and learners for toy environments.
-
-The solver works in double precision on the very numbers the code under test gets in single precision. Nothing here
-calls the function it is used to judge.
-"""
+"""Fixtures that several test files share. Functions and classes that they share are in the package `support`."""
 
 from __future__ import annotations
 
-import functools
-import math
-from typing import Any, NamedTuple
+import os
+from pathlib import Path
 
-import clarabel
 import jax
-import jax.numpy as jnp
-import numpy as np
-import scipy.sparse
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
-from spacerl.algorithms import make_algorithm
-from spacerl.collect import native_rollout
-from spacerl.config import RunConfig
-from spacerl.critics import linear_critic, neural_critic
-from spacerl.policies import PolicyFamily
-from spacerl.types import ActionSpace, Rollout, StepInputs, Worth
-from spacerl.update import Learner, initial_state, update
+import spacerl
+from support.compilation import quick_options
 
-# ---------------------------------------------------------------- convex problems
+pytest.register_assert_rewrite("support.learners", "support.runs")
 
 
-def as_csc(dense: np.ndarray) -> scipy.sparse.csc_matrix:
-    """The solver's format, zeros included: looking for zeros in matrices this small takes longer than solving."""
-    m, n = dense.shape
-    return scipy.sparse.csc_matrix((dense.ravel("F"), np.tile(np.arange(m), n), np.arange(n + 1) * m), shape=(m, n))
+@pytest.fixture(scope="module")
+def quick_compilation(tmp_path_factory):
+    """The programs of these tests are tiny and many: each is compiled once, and without much optimisation."""
+    jit, options, cache = jax.jit, quick_options(), jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.getbasetemp() / "programs"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation_cache.reset_cache()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "jit", lambda *given, **named: jit(*given, compiler_options=options, **named))
+        yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_compilation_cache_dir", cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    compilation_cache.reset_cache()
 
 
-def solve_cone(P, q, A, b, cones, tolerance: float = 1e-9) -> np.ndarray:
-    """argmin x'Px/2 + q'x subject to b - Ax in the cones, by an interior-point method."""
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = tolerance
-    solution = clarabel.DefaultSolver(as_csc(np.triu(P)), q, as_csc(A), b, cones, settings).solve()
-    assert str(solution.status) == "Solved", solution.status
-    return np.array(solution.x)
-
-
-def unit_rows(normals, values) -> tuple[np.ndarray, np.ndarray]:
-    """The same half-spaces with normals of length one, which the solver's tolerances are meant for."""
-    normals, values = np.asarray(normals, np.float64), np.asarray(values, np.float64)
-    length = np.linalg.norm(normals, axis=-1)
-    return normals / length[:, None], values / length
-
-
-def nearest_point(L, point, normals, values) -> np.ndarray:
-    """argmin (s - point)' L (s - point) subject to normals s + values <= 0."""
-    L, point = np.asarray(L, np.float64), np.asarray(point, np.float64)
-    normals, values = unit_rows(normals, values)
-    # The solver's tolerances are absolute; constraints that hold by far say nothing about the answer's size.
-    scale = np.linalg.norm(point) + np.max(np.maximum(normals @ point + values, 0.0))
-    cones = [clarabel.NonnegativeConeT(len(values))]
-    return scale * solve_cone(L, -L @ point / scale, normals, -values / scale, cones)
-
-
-def trust_region_optimum(F, objective, delta, normals=None, values=None) -> np.ndarray:
-    """argmax objective.s subject to s'Fs/2 <= delta and normals s + values <= 0."""
-    F, objective = np.asarray(F, np.float64), np.asarray(objective, np.float64)
-    size = len(objective)
-    # In coordinates z = R s / sqrt(2 delta) with F = R'R the trust region is the unit ball.
-    back = np.sqrt(2.0 * float(delta)) * np.linalg.inv(np.linalg.cholesky(F).T)
-    normals, values = (np.zeros((0, size)), np.zeros(0)) if normals is None else unit_rows(normals @ back, values)
-    A = np.vstack([normals, np.zeros((1, size)), -np.eye(size)])
-    b = np.concatenate([-values, [1.0], np.zeros(size)])
-    cones = [clarabel.NonnegativeConeT(len(values))] if len(values) else []
-    ascent = objective @ back
-    ascent /= max(np.linalg.norm(ascent), 1e-300)
-    cones.append(clarabel.SecondOrderConeT(size + 1))
-    return back @ solve_cone(np.zeros((size, size)), -ascent, A, b, cones, tolerance=1e-7)
-
-
-def random_metrics(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """Symmetric positive definite matrices with condition number up to 100, (count, size, size) float32."""
-    rotation = np.linalg.qr(rng.normal(size=(count, size, size)))[0]
-    eigenvalues = 10.0 ** rng.uniform(-1.0, 1.0, size=(count, size))
-    F = np.einsum("nij,nj,nkj->nik", rotation, eigenvalues, rotation)
-    return (0.5 * (F + F.transpose(0, 2, 1))).astype(np.float32)
-
-
-def solved_rows(L: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """L^-1 applied to every row, one metric per problem: (n, P, P), (n, M, P) -> (n, M, P) float32."""
-    return (
-        np.linalg.solve(L.astype(np.float64), rows.astype(np.float64).transpose(0, 2, 1))
-        .transpose(0, 2, 1)
-        .astype(np.float32)
-    )
-
-
-class Problem(NamedTuple):
-    """Random inputs of a policy step with an explicit Fisher matrix; stacked along a leading axis for vmap."""
-
-    F: np.ndarray  # (P, P)
-    F_inverse: np.ndarray  # (P, P)
-    g: np.ndarray  # (P,)
-    a: np.ndarray  # (P,)
-    b: np.ndarray  # ()
-    c: np.ndarray  # (K, P)
-    d: np.ndarray  # (K,)
-    delta: np.ndarray  # ()
-
-    def inputs(self) -> StepInputs:
-        return StepInputs(
-            *(jnp.asarray(x) for x in (self.g, self.a, self.b, self.c, self.d)),
-            solve=lambda rows: rows @ self.F_inverse,
-            fisher=lambda rows: rows @ self.F,
-            delta=jnp.asarray(self.delta),
-        )
-
-    def one(self, i: int) -> Problem:
-        """The i-th problem of a stack, in double precision."""
-        return Problem(*(np.asarray(x[i], np.float64) for x in self))
-
-
-def random_problems(seed: int, count: int, costs: int, size: int = 6) -> Problem:
-    """Constraint values of the size a trust-region step can change, so that every combination of active ones occurs."""
-    rng = np.random.default_rng(seed)
-    F = random_metrics(rng, count, size)
-    F_inverse = np.linalg.inv(F.astype(np.float64))
-    delta = 10.0 ** rng.uniform(-4.0, -1.0, size=count)
-    gradients = rng.normal(size=(count, 2 + costs, size)) * 10.0 ** rng.uniform(-2.0, 2.0, size=(count, 2 + costs, 1))
-    reach = np.sqrt(2.0 * delta[:, None] * np.einsum("nij,njk,nik->ni", gradients, F_inverse, gradients))
-    values = reach * rng.normal(size=reach.shape)
-    g, a, c = gradients[:, 0], gradients[:, 1], gradients[:, 2:]
-    parts = (F, F_inverse, g, a, values[:, 1], c, values[:, 2:], delta)
-    return Problem(*(np.asarray(x, np.float32) for x in parts))
-
-
-# ---------------------------------------------------------------- learners for toy environments
-
-# Toys run in no time; compiling them is what takes it.
-quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
-
-def make_config(algorithm: str = "trpo", **fields: Any) -> RunConfig:
-    """A configuration for toy environments: the named task only fills in what no test looks at."""
-    # All samples in the Fisher matrix and enough iterations: approximations are not what these tests are about.
-    toy = {"baseline": "near", "critic": "linear", "fisher_subsample": 1.0, "cg_iterations": 20, "rollout_length": 1}
-    toy |= {"combine": "printed"}  # the paper's form, unless a test asks for another
-    return RunConfig(task="point-circle", algorithm=algorithm, **{**toy, **fields}).resolved()
-
-
-def make_learner(env: Any, config: RunConfig, hidden: tuple[int, ...] = (), baseline: bool = False) -> Learner:
-    """`hidden` may be empty: a linear policy, whose parameters can be worked out by hand."""
-    family = PolicyFamily(env.obs_shape, env.action_space, hidden, config.initial_std)
-    signals = 1 + len(env.cost_names) + baseline
-    if config.critic == "neural":
-        critic = neural_critic(signals, env.obs_shape, (8,), config.critic_kl, config.cg_iterations, config.cg_damping)
-    else:
-        critic = linear_critic(signals, env.obs_shape)
-    return Learner(config, family, make_algorithm(config), critic, env.cost_names)
-
-
-def train(learner: Learner, env: Any, episodes: int, updates: int, baseline_theta=None, baseline_J_R=math.nan):
-    """Train from parameters that are all zero. Returns the last state and the metrics of all updates, as arrays."""
-
-    def one(state, _):
-        key, rollout_key = jax.random.split(state.key)
-        rollout = collect(learner, env, state.theta, rollout_key, episodes)
-        baseline = () if baseline_theta is None else (learner.family.apply(baseline_theta, rollout.obs),)
-        return update(learner, state._replace(key=key), rollout, baseline)
-
-    def run():
-        state = initial_state(learner, 0, Worth(baseline_J_R))
-        return jax.lax.scan(one, state._replace(theta=jnp.zeros_like(state.theta)), None, length=updates)
-
-    return jax.tree.map(np.asarray, quick_jit(run)())
-
-
-def collect(learner: Learner, env: Any, theta, key, episodes: int) -> Rollout:
-    return native_rollout(env, learner.family, theta, key, episodes, env.horizon)
-
-
-class Toy:
-    """Defaults of the toy environments: one real action, one cost, an observation of one number."""
-
-    name = "toy"
-    obs_shape = (1,)
-    action_space = ActionSpace("box", 1)
-    horizon = 1
-    cost_names = ("cost",)
-
-    def reset(self, key):
-        return jnp.zeros(())
-
-    def observe(self, state):
-        return jnp.ones(1)
+@pytest.fixture(scope="module")
+def quick_environment(tmp_path_factory) -> dict[str, str]:
+    """Environment of a process that imports this package and compiles as the tests do, keeping its programs."""
+    programs = tmp_path_factory.getbasetemp() / "programs"
+    paths = os.pathsep.join(filter(None, [str(Path(spacerl.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    flags = " ".join(f"--{name}={str(value).lower()}" for name, value in quick_options().items())
+    return {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(programs),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }

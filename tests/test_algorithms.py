@@ -6,6 +6,7 @@ longest vector in play, times the condition number of the Gram matrix where seve
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -13,19 +14,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from conftest import make_config, nearest_point, random_problems, trust_region_optimum
-from spacerl.algorithms import ALGORITHMS, make_algorithm
-from spacerl.config import ALGORITHM_SUMMARIES, NEEDS_BASELINE, ONE_COST_ONLY
+import spacerl
+from spacerl.algorithms import ALGORITHMS, Algorithm, Needs
 from spacerl.core.thresholds import lemma_threshold, next_weight, running_mean, trust_radius
-from spacerl.types import Evaluation, Proposal, Worth
+from spacerl.policies.family import PolicyFamily
+from spacerl.runs.fields import checked, defaults_of, names_of
+from spacerl.training.critics import linear_critic
+from spacerl.training.settings import needs_of
+from spacerl.training.update import Learner, initial_state, make_batch, step_inputs
+from spacerl.types import BaselineMeasurement, Measured, Proposal, Trial
+from support.convex import nearest_point, random_problems, trust_region_optimum
+from support.learners import Toy, algorithm_of, collect, make_config, quick_jit, train
 
 COUNT = 250
+FORMS = ("printed", "sequential", "joint")
+SPACE = {"space", *(f"space-{form}" for form in FORMS)}
 NAN = float("nan")
 
 
 @functools.cache
 def batched(algorithm: str, **fields):
-    rule = make_algorithm(make_config(algorithm, **fields))
+    rule = algorithm_of(make_config(algorithm, **fields))
     # Not jitted as a whole: the rules share their operations, and compiling each rule would take most of the time.
     return rule, jax.vmap(lambda problem, state: rule.step(problem.inputs(), state).step, in_axes=(0, None))
 
@@ -33,8 +42,13 @@ def batched(algorithm: str, **fields):
 def proposals(problems, algorithm: str, state=None, **fields) -> np.ndarray:
     """Steps (count, P) of an algorithm in its initial (or the given) state."""
     rule, step = batched(algorithm, **fields)
-    state = rule.init(problems.c.shape[1], Worth(1.0)) if state is None else state
+    state = rule.init(problems.c.shape[1], BaselineMeasurement(1.0)) if state is None else state
     return np.asarray(step(problems, state))
+
+
+def measured(J_R: float, J_C: float = 0.0, h_C: float = 5.0, J_D: float = 0.0) -> Measured:
+    """What a batch says, with one cost."""
+    return Measured(jnp.array(J_R), jnp.array([J_C]), jnp.array([h_C]), jnp.array(J_D))
 
 
 def assert_identical(found: np.ndarray, expected: np.ndarray) -> None:
@@ -68,7 +82,7 @@ def assert_same_step(p, projection: str, found, expected) -> None:
     assert length(L, found - expected) <= 2e-5 * condition * reach
 
 
-# ---------------------------------------------------------------- SPACE's three ways of combining
+# ---------------------------------------------------------------- the printed forms of SPACE
 
 
 def printed_equation(p, L) -> np.ndarray:
@@ -80,31 +94,31 @@ def printed_equation(p, L) -> np.ndarray:
     return step - nu_a * toward - nu_c * repair
 
 
-def expected_space_step(p, combine: str, L) -> np.ndarray:
+def expected_space_step(p, form: str, L) -> np.ndarray:
     ascent = ascent_of(p)
-    if combine == "joint":
+    if form == "joint":
         return nearest_point(L, ascent, np.vstack([p.c, p.a[None]]), np.append(p.d, p.b))
     toward = nearest_point(L, ascent, p.a[None], p.b[None])
-    if combine == "sequential":
+    if form == "sequential":
         return nearest_point(L, toward, p.c, p.d)
     return toward + nearest_point(L, ascent, p.c, p.d) - ascent
 
 
 @pytest.mark.parametrize("projection", ["kl", "l2"])
 @pytest.mark.parametrize("costs", [1, 2])
-@pytest.mark.parametrize("combine", ["printed", "sequential", "joint"])
-def test_space_combines_its_projections_as_named(combine, costs, projection):
+@pytest.mark.parametrize("form", FORMS)
+def test_space_combines_its_projections_as_named(form, costs, projection):
     problems = random_problems(seed=1, count=COUNT, costs=costs)
-    steps = proposals(problems, "space", combine=combine, projection=projection)
+    steps = proposals(problems, f"space-{form}", projection=projection)
     for i in range(COUNT):
         p = problems.one(i)
-        assert_same_step(p, projection, steps[i], expected_space_step(p, combine, metric_of(p, projection)))
+        assert_same_step(p, projection, steps[i], expected_space_step(p, form, metric_of(p, projection)))
 
 
 @pytest.mark.parametrize("projection", ["kl", "l2"])
 def test_space_as_printed_is_the_papers_equation(projection):
     problems = random_problems(seed=2, count=COUNT, costs=1)
-    steps = proposals(problems, "space", projection=projection)
+    steps = proposals(problems, "space-printed", projection=projection)
     for i in range(COUNT):
         p = problems.one(i)
         assert_same_step(p, projection, steps[i], printed_equation(p, metric_of(p, projection)))
@@ -113,7 +127,7 @@ def test_space_as_printed_is_the_papers_equation(projection):
 def test_the_three_ways_of_combining_differ():
     """If they agreed on these problems, the tests above would tell nothing apart."""
     problems = random_problems(seed=1, count=COUNT, costs=1)
-    printed, sequential, joint = (proposals(problems, "space", combine=c) for c in ("printed", "sequential", "joint"))
+    printed, sequential, joint = (proposals(problems, f"space-{form}") for form in FORMS)
     for one, other in ((printed, sequential), (printed, joint), (sequential, joint)):
         assert np.sum(np.linalg.norm(one - other, axis=-1) > 1e-2 * np.linalg.norm(one, axis=-1)) >= 20
 
@@ -121,9 +135,9 @@ def test_the_three_ways_of_combining_differ():
 def test_sequential_ends_with_the_cost_satisfied_and_printed_need_not():
     problems = random_problems(seed=3, count=COUNT, costs=1)
     after = {}
-    for combine in ("printed", "sequential", "joint"):
-        steps = proposals(problems, "space", combine=combine)
-        after[combine] = np.einsum("nki,ni->nk", problems.c, steps) + problems.d
+    for form in FORMS:
+        steps = proposals(problems, f"space-{form}")
+        after[form] = np.einsum("nki,ni->nk", problems.c, steps) + problems.d
     size = np.linalg.norm(problems.c, axis=-1)
     assert np.all(after["sequential"] <= 1e-4 * size)
     assert np.all(after["joint"] <= 1e-4 * size)
@@ -141,8 +155,8 @@ def test_a_bounded_projection_goes_the_same_way_and_stops_at_the_bound(constrain
     problems = random_problems(seed=4, count=COUNT, costs=1)
     slack = np.full(COUNT, -1e9, np.float32)
     problems = problems._replace(b=slack) if constraint == "cost" else problems._replace(d=slack[:, None])
-    free = proposals(problems, "space", projection=projection)
-    bounded = proposals(problems, "space", projection=projection, projection_kl_bound=BOUND)
+    free = proposals(problems, "space-printed", projection=projection)
+    bounded = proposals(problems, "space-printed", projection=projection, projection_kl_bound=BOUND)
     stopped = 0
     for i in range(COUNT):
         p = problems.one(i)
@@ -154,13 +168,13 @@ def test_a_bounded_projection_goes_the_same_way_and_stops_at_the_bound(constrain
     assert 20 <= stopped <= COUNT - 20
 
 
-@pytest.mark.parametrize(("combine", "costs"), [("joint", 1), ("joint", 2), ("sequential", 2), ("printed", 2)])
-def test_a_bounded_projection_onto_several_constraints_spends_at_most_the_bound(combine, costs):
+@pytest.mark.parametrize(("form", "costs"), [("joint", 1), ("joint", 2), ("sequential", 2), ("printed", 2)])
+def test_a_bounded_projection_onto_several_constraints_spends_at_most_the_bound(form, costs):
     """Two constraints that nearly oppose each other need a long way together, however short it is to each alone."""
     problems = random_problems(seed=5, count=COUNT, costs=costs)
-    if combine != "joint":
+    if form != "joint":
         problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))  # only the costs correct
-    steps = proposals(problems, "space", combine=combine, projection_kl_bound=BOUND)
+    steps = proposals(problems, f"space-{form}", projection_kl_bound=BOUND)
     spent = [0.5 * length(p.F, steps[i] - ascent_of(p)) ** 2 for i, p in ((i, problems.one(i)) for i in range(COUNT))]
     assert max(spent) <= BOUND * 1.001
 
@@ -173,7 +187,7 @@ def test_guarded_space_adds_a_bounded_pull_that_promises_reward_and_keeps_the_co
     problems = random_problems(seed=19, count=COUNT, costs=costs)
     # No error of d is given, so there is no margin; both bound what the projection onto the costs may spend.
     safe = proposals(problems, "pcpo", projection_kl_bound=0.05).astype(np.float64)
-    steps = proposals(problems, "space", combine="guarded", pull_kl=BOUND).astype(np.float64)
+    steps = proposals(problems, "space", pull_kl=BOUND).astype(np.float64)
     pulled = np.linalg.norm(steps - safe, axis=-1) > 1e-4 * np.linalg.norm(safe, axis=-1)
     assert 20 <= np.sum(pulled) <= COUNT - 20
     for i in np.flatnonzero(pulled):
@@ -186,16 +200,16 @@ def test_guarded_space_adds_a_bounded_pull_that_promises_reward_and_keeps_the_co
 
 
 def seeking(J_R: float, excess: float = 0.0, **fields):
-    """The rule and its state after an update in which the policy earned 1, with a baseline of that worth."""
-    rule = make_algorithm(make_config("space", combine="guarded", **fields))
-    state = rule.init(1, Worth(J_R, excess))
-    return rule, rule.control(state, jnp.array(1.0), jnp.array([0.0]), jnp.array([5.0]), jnp.array(100.0))
+    """The rule and its state after an update in which the policy earned 1, with a baseline that was measured so."""
+    rule = algorithm_of(make_config("space", **fields))
+    state = rule.init(1, BaselineMeasurement(J_R, excess))
+    return rule, rule.control(state, measured(1.0, J_D=100.0))
 
 
 def test_guarded_space_goes_downhill_to_a_baseline_that_is_better_and_safe():
     problems = random_problems(seed=21, count=COUNT, costs=1)
     problems = problems._replace(d=np.full_like(problems.d, -1e9), b=np.full_like(problems.b, 50.0))
-    fields = {"combine": "guarded", "pull_kl": BOUND, "pull_kl_max": BOUND}
+    fields = {"pull_kl": BOUND, "pull_kl_max": BOUND}
     plain = proposals(problems, "space", **fields)
     sought = proposals(problems, "space", state=seeking(2.0, pull_kl_max=BOUND)[1], **fields)
     alone = proposals(problems._replace(b=np.full_like(problems.b, -1e9)), "space", **fields)
@@ -214,16 +228,16 @@ def test_guarded_space_goes_downhill_to_a_baseline_that_is_better_and_safe():
 def test_guarded_space_seeks_no_other_baseline(J_R, excess, fields):
     problems = random_problems(seed=22, count=COUNT, costs=1)
     state = seeking(J_R, excess, **fields)[1]
-    expected = proposals(problems, "space", state=seeking(NAN)[1], combine="guarded")
-    assert_identical(proposals(problems, "space", state=state, combine="guarded", **fields), expected)
+    expected = proposals(problems, "space", state=seeking(NAN)[1])
+    assert_identical(proposals(problems, "space", state=state, **fields), expected)
 
 
 def test_a_baseline_that_cannot_be_reached_is_given_up():
     rule, state = seeking(2.0)
-    spent = [float(state.faith)]
+    spent = [float(state.seek_kl)]
     for J_D in (90.0, 95.0, 99.0, 105.0, 110.0):
-        state = rule.control(state, jnp.array(1.0), jnp.array([0.0]), jnp.array([5.0]), jnp.array(J_D))
-        spent.append(float(state.faith))
+        state = rule.control(state, measured(1.0, J_D=J_D))
+        spent.append(float(state.seek_kl))
     assert spent[1] == spent[0]  # nearer, at the most it may spend
     assert np.all(np.diff(spent[1:]) < 0.0)
 
@@ -247,7 +261,7 @@ def test_guarded_space_far_inside_its_region_is_pcpo():
     problems = random_problems(seed=19, count=COUNT, costs=1)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))
     bounded = {"projection_kl_bound": 0.03}
-    assert_identical(proposals(problems, "space", combine="guarded", **bounded), proposals(problems, "pcpo", **bounded))
+    assert_identical(proposals(problems, "space", **bounded), proposals(problems, "pcpo", **bounded))
 
 
 def test_a_bound_on_the_projection_holds_and_changes_nothing_below_it():
@@ -333,11 +347,11 @@ def test_a_heavy_weight_moves_toward_the_baseline():
 
 
 @pytest.mark.parametrize("costs", [1, 2])
-@pytest.mark.parametrize("combine", ["printed", "sequential"])
-def test_space_far_inside_its_region_is_pcpo_exactly(combine, costs):
+@pytest.mark.parametrize("form", ["printed", "sequential"])
+def test_space_far_inside_its_region_is_pcpo_exactly(form, costs):
     problems = random_problems(seed=11, count=COUNT, costs=costs)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))
-    assert_identical(proposals(problems, "space", combine=combine), proposals(problems, "pcpo"))
+    assert_identical(proposals(problems, f"space-{form}"), proposals(problems, "pcpo"))
 
 
 @pytest.mark.parametrize("costs", [1, 2])
@@ -345,11 +359,11 @@ def test_joint_space_far_inside_its_region_is_pcpo(costs):
     problems = random_problems(seed=11, count=COUNT, costs=costs)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))
     # One more constraint changes the order of additions, nothing else.
-    found, expected = proposals(problems, "space", combine="joint"), proposals(problems, "pcpo")
+    found, expected = proposals(problems, "space-joint"), proposals(problems, "pcpo")
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", ["pcpo", "space"])
+@pytest.mark.parametrize("algorithm", ["pcpo", "space-printed", "space-sequential", "space"])
 def test_pcpo_with_slack_costs_is_trpo_exactly(algorithm):
     problems = random_problems(seed=12, count=COUNT, costs=2)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32), d=np.full((COUNT, 2), -1e9, np.float32))
@@ -370,10 +384,10 @@ def test_weight_zero_is_the_plain_rule_exactly():
 
 
 def test_as_printed_a_decaying_weight_of_one_never_decays():
-    rule = make_algorithm(make_config("d-pcpo", weight_schedule="printed", divergence_weight=1.0))
-    state = rule.init(1, Worth(0.0))
+    rule = algorithm_of(make_config("d-pcpo", weight_schedule="printed", divergence_weight=1.0))
+    state = rule.init(1, BaselineMeasurement(0.0))
     for _ in range(20):
-        state = rule.control(state, jnp.array(1.0), jnp.array([2.0]), jnp.array([3.0]), jnp.array(4.0))
+        state = rule.control(state, measured(1.0, 2.0, 3.0, 4.0))
     assert float(rule.weight(state)) == 1.0
     problems = random_problems(seed=14, count=COUNT, costs=1)
     assert_identical(proposals(problems, "d-pcpo", state=state), proposals(problems, "f-pcpo"))
@@ -392,22 +406,44 @@ def test_vanished_gradients_give_finite_steps(algorithm):
     assert np.all(steps == 0.0)  # of the last: nothing to follow at all
 
 
-@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"space"}))
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - SPACE))
 def test_rules_without_a_region_do_not_read_its_value(algorithm):
     """Their threshold is NaN, so b is."""
-    rule = make_algorithm(make_config(algorithm))
-    assert np.isnan(rule.threshold(rule.init(1, Worth(1.0))))
+    rule = algorithm_of(make_config(algorithm))
+    assert np.isnan(rule.threshold(rule.init(1, BaselineMeasurement(1.0))))
     problems = random_problems(seed=16, count=COUNT, costs=1)
     unknown = problems._replace(b=np.full(COUNT, np.nan, np.float32))
     assert_identical(proposals(unknown, algorithm), proposals(problems, algorithm))
 
 
-def test_the_table_of_rules_agrees_with_the_configuration():
-    assert set(ALGORITHMS) == set(ALGORITHM_SUMMARIES)
+WEIGHTED = {"f-cpo", "f-pcpo", "d-cpo", "d-pcpo"}
+
+
+def test_the_table_of_rules_is_complete_and_says_what_they_need():
+    assert set(ALGORITHMS) == SPACE | WEIGHTED | {"trpo", "trpo-lagrangian", "cpo", "pcpo", "pretrain"}
     for name in ALGORITHMS:
-        needs = make_algorithm(make_config(name)).needs
-        assert needs.baseline == (name in NEEDS_BASELINE)
-        assert needs.many_costs == (name not in ONE_COST_ONLY)
+        needs = algorithm_of(make_config(name)).needs
+        assert needs == needs_of(name)
+        assert needs.baseline == (name in SPACE | WEIGHTED | {"pretrain"})
+        assert needs.many_costs == (name not in {"cpo", "f-cpo", "d-cpo"})
+        assert needs.many_baselines == (name != "pretrain")
+        assert needs.cost == (name != "trpo")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_entry_of_the_registry_describes_its_rule(name):
+    entry = ALGORITHMS[name]
+    assert entry.summary.strip() == entry.summary
+    assert 0 < len(entry.summary) < 120
+    assert entry.summary.splitlines() == [entry.summary]
+    assert dataclasses.is_dataclass(entry.options)
+    assert set(defaults_of(entry.options)) == set(names_of(entry.options))
+    assert checked(entry.options, defaults_of(entry.options)) == defaults_of(entry.options)  # which it allows itself
+    rule = entry.make(entry.options())
+    assert isinstance(rule, Algorithm)
+    assert isinstance(rule.needs, Needs)
+    assert all(isinstance(need, bool) for need in rule.needs)
+    assert algorithm_of(make_config(name)).name == name
 
 
 # ---------------------------------------------------------------- accepting a step
@@ -415,21 +451,21 @@ def test_the_table_of_rules_agrees_with_the_configuration():
 TRIAL_DELTA = 0.01
 
 
-def accepted_scale(algorithm: str, evaluate, d=-1.0, recovering=False, **fields) -> float:
-    rule = make_algorithm(make_config(algorithm, backtrack_factor=0.8, backtrack_tries=15, **fields))
+def accepted_scale(algorithm: str, judge, d=-1.0, recovering=False, **fields) -> float:
+    rule = algorithm_of(make_config(algorithm, backtrack_factor=0.8, backtrack_tries=15, **fields))
     problem = random_problems(seed=17, count=1, costs=1).one(0)
     inputs = problem._replace(d=np.array([d]), delta=np.array(TRIAL_DELTA)).inputs()
     proposal = Proposal(jnp.zeros(6), jnp.array(recovering), {})
-    return float(rule.accept(evaluate, inputs, proposal, rule.init(1, Worth(1.0))))
+    return float(rule.accept(judge, inputs, proposal, rule.init(1, BaselineMeasurement(1.0))))
 
 
 def trial(reward=1.0, cost=0.0, divergence=0.0, kl=0.0):
-    """An evaluation from numbers or functions of the scale."""
+    """A judge from numbers or functions of the scale."""
 
     def at(value, scale):
         return jnp.asarray(value(scale) if callable(value) else value, jnp.float32)
 
-    return lambda s: Evaluation(at(reward, s), at(cost, s)[None], at(divergence, s), at(kl, s))
+    return lambda s: Trial(at(reward, s), at(cost, s)[None], at(divergence, s), at(kl, s))
 
 
 @pytest.mark.parametrize("algorithm", ["trpo", "cpo", "f-cpo", "d-cpo"])
@@ -464,7 +500,9 @@ def test_line_search_of_the_weighted_rule_counts_the_divergence():
     assert accepted_scale("f-cpo", diverging, divergence_weight=0.25) == 1.0
 
 
-@pytest.mark.parametrize("algorithm", ["pcpo", "space", "f-pcpo", "d-pcpo", "pretrain"])
+@pytest.mark.parametrize(
+    "algorithm", ["pcpo", "space-printed", "space-sequential", "space-joint", "f-pcpo", "d-pcpo", "pretrain"]
+)
 def test_projection_rules_take_every_step_whole(algorithm):
     assert accepted_scale(algorithm, trial(reward=-1.0, cost=10.0, kl=10.0), d=1.0) == 1.0
 
@@ -489,21 +527,23 @@ def test_lemma_threshold_by_hand(J_R, J_C, previous_J_R, previous_J_C, expected)
     assert float(lemma_threshold(*arguments, 10.0)) == pytest.approx(expected)
 
 
-def test_space_remembers_the_last_update_and_widens_its_region():
-    rule = make_algorithm(make_config("space", divergence_threshold=3.0, threshold_constant=10.0))
-    state, h_C = rule.init(1, Worth(NAN)), jnp.array([5.0])
+@pytest.mark.parametrize("algorithm", sorted(SPACE))
+def test_space_remembers_the_last_update_and_widens_its_region(algorithm):
+    rule = algorithm_of(make_config(algorithm, divergence_threshold=3.0, threshold_constant=10.0))
+    state = rule.init(1, BaselineMeasurement(NAN))
     seen = []
     for J_R, J_C in [(1.0, 7.0), (2.0, 6.0), (1.5, 6.0), (2.0, 5.5)]:
-        state = rule.control(state, jnp.array(J_R), jnp.array([J_C]), h_C, jnp.array(0.0))
+        state = rule.control(state, measured(J_R, J_C, h_C=5.0))
         seen.append(float(rule.threshold(state)))
     assert seen == [3.0, 3.0, 13.0, 13.0]
 
 
-def test_a_fixed_region_stays():
-    rule = make_algorithm(make_config("space", divergence_threshold=3.0, threshold_rule="fixed"))
-    state, h_C = rule.init(1, Worth(NAN)), jnp.array([5.0])
+@pytest.mark.parametrize("algorithm", sorted(SPACE))
+def test_a_fixed_region_stays(algorithm):
+    rule = algorithm_of(make_config(algorithm, divergence_threshold=3.0, threshold_rule="fixed"))
+    state = rule.init(1, BaselineMeasurement(NAN))
     for J_R in (3.0, 2.0, 1.0):
-        state = rule.control(state, jnp.array(J_R), jnp.array([9.0]), h_C, jnp.array(0.0))
+        state = rule.control(state, measured(J_R, 9.0, h_C=5.0))
     assert float(rule.threshold(state)) == 3.0
 
 
@@ -514,38 +554,38 @@ def test_weight_schedules_by_hand(schedule, expected):
 
 @pytest.mark.parametrize(("algorithm", "following_weight"), [("f-cpo", 0.8), ("d-cpo", 0.4), ("d-pcpo", 0.4)])
 def test_only_the_d_rules_change_their_weight(algorithm, following_weight):
-    rule = make_algorithm(make_config(algorithm, divergence_weight=0.8, weight_schedule="decay", weight_decay=0.5))
-    state = rule.init(1, Worth(NAN))
-    following = rule.control(state, jnp.array(0.0), jnp.array([0.0]), jnp.array([0.0]), jnp.array(0.0))
+    rule = algorithm_of(make_config(algorithm, divergence_weight=0.8, weight_schedule="decay", weight_decay=0.5))
+    state = rule.init(1, BaselineMeasurement(NAN))
+    following = rule.control(state, measured(0.0, h_C=0.0))
     assert [float(rule.weight(s)) for s in (state, following)] == pytest.approx([0.8, following_weight])
 
 
 @pytest.mark.parametrize(("baseline_J_R", "short", "enough"), [(10.0, 8.9, 9.1), (-10.0, -11.1, -10.9)])
 def test_pretraining_ends_near_the_baselines_reward(baseline_J_R, short, enough):
-    rule = make_algorithm(make_config("pretrain", pretrain_tolerance=0.1))
+    rule = algorithm_of(make_config("pretrain", pretrain_tolerance=0.1))
 
     def after(state, J_R):
-        return rule.control(state, jnp.array(J_R), jnp.array([0.0]), jnp.array([0.0]), jnp.array(0.0))
+        return rule.control(state, measured(J_R, h_C=0.0))
 
-    imitating = after(rule.init(1, Worth(baseline_J_R)), short)
+    imitating = after(rule.init(1, BaselineMeasurement(baseline_J_R)), short)
     learning = after(imitating, enough)
     assert [float(rule.weight(s)) for s in (imitating, learning)] == [1.0, 0.0]
     assert float(rule.weight(after(learning, short))) == 0.0  # there is no way back
 
 
 def test_pretraining_ends_after_its_last_update():
-    rule = make_algorithm(make_config("pretrain", pretrain_updates=3))
-    state, phases = rule.init(1, Worth(10.0)), []
+    rule = algorithm_of(make_config("pretrain", pretrain_updates=3))
+    state, phases = rule.init(1, BaselineMeasurement(10.0)), []
     for _ in range(5):
         phases.append(float(rule.weight(state)))
-        state = rule.control(state, jnp.array(-1.0), jnp.array([0.0]), jnp.array([0.0]), jnp.array(0.0))
+        state = rule.control(state, measured(-1.0, h_C=0.0))
     assert phases == [1.0, 1.0, 1.0, 0.0, 0.0]
 
 
 def test_pretraining_imitates_then_is_pcpo():
     problems = random_problems(seed=18, count=COUNT, costs=2)
-    rule = make_algorithm(make_config("pretrain"))
-    imitating = rule.init(2, Worth(10.0))
+    rule = algorithm_of(make_config("pretrain"))
+    imitating = rule.init(2, BaselineMeasurement(10.0))
     learning = imitating._replace(imitating=jnp.array(False))
     toward = problems._replace(g=-problems.a, d=np.full_like(problems.d, -1e9))
     assert_identical(proposals(problems, "pretrain", state=imitating), proposals(toward, "trpo"))
@@ -554,7 +594,7 @@ def test_pretraining_imitates_then_is_pcpo():
 
 def test_pretraining_may_imitate_with_a_trust_region_of_its_own():
     problems = random_problems(seed=19, count=COUNT, costs=1)
-    imitating = make_algorithm(make_config("pretrain")).init(1, Worth(10.0))
+    imitating = algorithm_of(make_config("pretrain")).init(1, BaselineMeasurement(10.0))
     learning = imitating._replace(imitating=jnp.array(False))
     wide = {"pretrain_delta": 0.25}
     toward = problems._replace(
@@ -562,3 +602,94 @@ def test_pretraining_may_imitate_with_a_trust_region_of_its_own():
     )
     assert_identical(proposals(problems, "pretrain", state=imitating, **wide), proposals(toward, "trpo"))
     assert_identical(proposals(problems, "pretrain", state=learning, **wide), proposals(problems, "pcpo"))
+
+
+# ---------------------------------------------------------------- a rule of the user's own
+
+
+class Copying(Toy):
+    """Three steps, each with another observation from -1 to 1; the reward is highest where the action equals it."""
+
+    horizon = 3
+
+    def reset(self, key):
+        return key
+
+    def observe(self, key):
+        return jax.random.uniform(key, (1,), minval=-1.0, maxval=1.0)
+
+    def step(self, key, action):
+        reward = -((action[0] - self.observe(key)[0]) ** 2)
+        return jax.random.split(key)[0], reward, jnp.zeros(1), jnp.array(False)
+
+
+def clipped_ascent(minibatches: int = 20, rows: int = 128, rate: float = 0.01, clip: float = 0.2) -> Algorithm:
+    """First-order: plain gradient ascent on minibatches of the clipped surrogate of PPO."""
+
+    def step(inputs: spacerl.StepInputs, state) -> spacerl.Proposal:
+        batch = inputs.batch
+        samples = batch.weight.shape[0]
+        advantage = batch.reward_advantage / jnp.sqrt(batch.weight @ batch.reward_advantage**2)
+
+        def surrogate(step, some):
+            ratio = jnp.exp(inputs.policy(step, some).log_prob(batch.action[some]) - batch.log_prob[some])
+            gains = jnp.minimum(ratio * advantage[some], jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * advantage[some])
+            return samples / rows * batch.weight[some] @ gains
+
+        def ascend(step, key):
+            some = jax.random.choice(key, samples, (rows,), replace=False)
+            return step + rate * jax.grad(surrogate)(step, some), None
+
+        step = jax.lax.scan(ascend, jnp.zeros_like(inputs.g), jax.random.split(inputs.key, minibatches))[0]
+        return spacerl.Proposal(step, info={"length": jnp.linalg.norm(step)})
+
+    return spacerl.Algorithm(spacerl.Needs(cost=False, baseline=False), step, name="clipped-ascent")
+
+
+def learner_with(rule: Algorithm, env: Toy) -> Learner:
+    config = make_config("trpo", rollout_length=env.horizon, discount=1.0, gae_lambda=1.0)
+    family = PolicyFamily(env.obs_shape, env.action_space, ())
+    return Learner(config, family, rule, linear_critic(2, env.obs_shape), env.cost_names)
+
+
+def test_a_first_order_rule_of_the_users_own_learns():
+    env = Copying()
+    learner = learner_with(clipped_ascent(), env)
+    # Not for ever: at a fixed rate the steps become too long as the standard deviation shrinks.
+    state, metrics = train(learner, env, episodes=300, updates=16)
+    assert np.all(metrics["finite"] == 1.0)
+    # At first the action is a standard normal: -(1 + 1/3) a step; whoever copies exactly gets 0.
+    assert metrics["J_R"][0] == pytest.approx(-3.0 * (1.0 + 1.0 / 3.0), rel=0.15)
+    assert metrics["J_R"][-1] > 0.25 * metrics["J_R"][0]
+    assert np.all(np.diff(metrics["J_R"].reshape(4, 4).mean(1)) > 0.0)  # and it grew all the way
+    weight, bias, log_std = state.theta
+    assert weight == pytest.approx(1.0, abs=0.3)
+    assert bias == pytest.approx(0.0, abs=0.2)
+    assert log_std < -0.3
+    # Without an `accept` of its own the whole step is taken, and what the rule says about it is in the metrics.
+    assert np.all(metrics["step_scale"] == 1.0)
+    assert np.all(metrics["length"] > 0.0)
+    assert np.all(np.isnan(metrics["h_D"]))
+
+
+def test_what_a_first_order_rule_is_given():
+    """The policy that collected the batch at a step of zero, on the rows asked for; another key, another step."""
+    env = Copying()
+    learner = learner_with(clipped_ascent(minibatches=2, rows=16), env)
+    theta, rows = jnp.array([0.3, -0.2, 0.1]), jnp.array([5, 0, 17, 5])
+
+    @quick_jit
+    def given(key):
+        state = initial_state(learner, 0)._replace(theta=theta)
+        batch = make_batch(learner, state, collect(learner, env, theta, jax.random.key(1), 20), None)
+        inputs = step_inputs(learner, batch, state, jnp.arange(60), key)
+        moved = jnp.array([0.0, 1.0, 0.0])
+        same, other = (inputs.policy(step, rows) for step in (jnp.zeros(3), moved))
+        return batch, same, other, learner.algorithm.step(inputs, state.algorithm).step
+
+    batch, same, other, step = given(jax.random.key(2))
+    np.testing.assert_allclose(same.mean, batch.dist.mean[rows], rtol=1e-6)
+    np.testing.assert_allclose(same.log_prob(batch.action[rows]), batch.log_prob[rows], rtol=1e-5)
+    np.testing.assert_allclose(other.mean, batch.dist.mean[rows] + 1.0, rtol=1e-5)
+    assert np.array_equal(step, given(jax.random.key(2))[-1])
+    assert not np.allclose(step, given(jax.random.key(3))[-1])

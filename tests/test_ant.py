@@ -16,7 +16,10 @@ from gymnasium.utils.env_checker import check_env
 
 mujoco = pytest.importorskip("mujoco", minversion="3.17")
 
-from spacerl.envs.ant import (  # noqa: E402
+from spacerl.envs.ant import host as host_module  # noqa: E402
+from spacerl.envs.ant.host import AntHost, uniform_numbers  # noqa: E402
+from spacerl.envs.ant.model import MAX_TORQUE, MOTOR_LEGS, START_QPOS, ant_model  # noqa: E402
+from spacerl.envs.ant.robot import (  # noqa: E402
     LARGEST,
     AntCircle,
     AntGather,
@@ -26,8 +29,9 @@ from spacerl.envs.ant import (  # noqa: E402
     body_of,
     facing,
 )
-from spacerl.envs.ant_host import uniform_numbers  # noqa: E402
-from spacerl.envs.ant_model import MAX_TORQUE, MOTOR_LEGS, START_QPOS, ant_model  # noqa: E402
+from spacerl.envs.make import make_env  # noqa: E402
+from spacerl.envs.tasks import task_named  # noqa: E402
+from spacerl.training.settings import resolve  # noqa: E402
 from spacerl.types import IDLE, RESET, STEP, Tick  # noqa: E402
 
 TASKS = {"ant-circle": AntCircle(), "ant-gather": AntGather()}
@@ -122,7 +126,7 @@ class Oracle:
 @pytest.mark.parametrize("name", TASKS)
 def test_observations_rewards_costs_and_ends_are_the_reference_s(name):
     task, lanes = TASKS[name], 3
-    host = task.host(lanes, threads=2)
+    host = AntHost(task, lanes, threads=2)
     first = do(host, RESET, seed=np.array([4, 9, 2**40]))
     oracles = [Oracle(task, first.obs[i], host.objects(i)) for i in range(lanes)]
     for lane, oracle in enumerate(oracles):
@@ -261,7 +265,7 @@ def test_walls_stop_the_ant():
 
 
 def collect(task: Any, lanes: int, threads: int, seeds: np.ndarray, steps: int, which: np.ndarray) -> list[Tick]:
-    host = task.host(lanes, threads)
+    host = AntHost(task, lanes, threads)
     ticks = [do(host, RESET, seed=seeds)]
     for action in actions(steps, 8)[:, which]:
         ticks.append(do(host, STEP, action, seed=1000 + seeds))
@@ -284,7 +288,7 @@ def test_an_episode_is_a_function_of_its_seed_and_actions_alone(name):
 def test_resets_have_the_reference_s_spread():
     lanes = 2000
     for name, task in TASKS.items():
-        host = task.host(lanes)
+        host = AntHost(task, lanes)
         obs = do(host, RESET, seed=np.arange(lanes)).obs
         for column, mean, spread in ((0, 0.0, 0.01), (2, 0.55, 0.01), (8, 1.0, 0.01), (10, -1.0, 0.01), (20, 0.0, 0.1)):
             assert obs[:, column].mean() == pytest.approx(mean, abs=5 * spread / math.sqrt(lanes))
@@ -301,10 +305,10 @@ def test_resets_have_the_reference_s_spread():
 
 def test_ends_restart_idle_lanes_wait_and_final_observations_are_true():
     task = AntCircle()
-    host = task.host(4)
+    host = AntHost(task, 4)
     seeds = np.arange(4)
     do(host, RESET, seed=seeds)
-    alone = task.host(1)
+    alone = AntHost(task, 1)
     for _ in range(3):
         before = do(host, STEP, seed=-1)
     seed = np.array([50, -1, 50, -1])
@@ -317,14 +321,14 @@ def test_ends_restart_idle_lanes_wait_and_final_observations_are_true():
     np.testing.assert_array_equal(tick.obs[1:3], tick.next_obs[1:3])
     assert not np.array_equal(tick.obs[0], tick.next_obs[0])
     # The observation after the step is the one a lane without a time limit sees.
-    free = task.host(1)
+    free = AntHost(task, 1)
     do(free, RESET, seed=0)
     for _ in range(4):
         expected = do(free, STEP)
     np.testing.assert_array_equal(tick.next_obs[0], expected.next_obs[0])
     # The idle lane goes on where it stood.
     tick = do(host, STEP)
-    free = task.host(1)
+    free = AntHost(task, 1)
     do(free, RESET, seed=3)
     for _ in range(4):
         expected = do(free, STEP)
@@ -334,7 +338,7 @@ def test_ends_restart_idle_lanes_wait_and_final_observations_are_true():
 
 def test_a_fall_terminates_even_on_the_last_step_and_costs_ten_in_gather():
     for name, task in TASKS.items():
-        host = task.host(2)
+        host = AntHost(task, 2)
         do(host, RESET, seed=1)
         host._begin(np.array([1]), START_QPOS[None] + np.eye(15)[2] * 1.0, np.zeros((1, 14)))  # high in the air
         tick = do(host, STEP, last=True, seed=5)
@@ -349,7 +353,7 @@ def test_a_fall_terminates_even_on_the_last_step_and_costs_ten_in_gather():
 def test_a_diverged_simulation_ends_its_episode_and_nothing_else(name, fault, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)  # where MuJoCo would leave its log
     task = TASKS[name]
-    host, untouched = task.host(3, 1), task.host(3, 1)
+    host, untouched = AntHost(task, 3, 1), AntHost(task, 3, 1)
     for each in (host, untouched):
         do(each, RESET, seed=np.arange(3))
     action = np.zeros((3, 8))
@@ -385,16 +389,28 @@ def test_settings_that_cannot_be_met_are_refused():
     with pytest.raises(ValueError, match="less than pi"):
         AntGather(sensor_bins=1)
     with pytest.raises(ValueError, match="at least one"):
-        AntCircle().host(0)
+        AntHost(AntCircle(), 0)
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(0, 1), (1, 1), (2, 2), ("auto", 3), (None, 3), (9, 4)])
+def test_workers_are_threads_of_the_simulator_one_per_core_unless_said_otherwise(workers, threads, monkeypatch):
+    """Four ants and three cores; never more threads than ants."""
+    monkeypatch.setattr(host_module, "usable_cores", lambda: 3)
+    given = {"task": "ant-circle", "algorithm": "pcpo", "simulator": "host", "environments": 4}
+    draft = resolve(given | ({} if workers is None else {"workers": workers}))
+    host = make_env(draft.task, draft.env_settings())
+    assert isinstance(host, AntHost)
+    assert (host.lanes, host._batch.nthread) == (4, threads)
+    host.close()
 
 
 def test_sizes():
-    assert AntCircle().obs_shape == (32,)
-    assert AntGather().obs_shape == (52,)
+    assert AntCircle().spec.obs_shape == (32,)
+    assert AntGather().spec.obs_shape == (52,)
     for task in TASKS.values():
-        assert task.horizon == 500
-        assert len(task.cost_names) == 1
-        assert task.action_space == ("box", 8, (-1.0,) * 8, (1.0,) * 8, (), False)
+        assert task.spec.horizon == 500
+        assert len(task.spec.cost_names) == 1
+        assert task.spec.action == ("box", 8, (-1.0,) * 8, (1.0,) * 8, (), False)
         hash(task)
 
 
@@ -424,11 +440,11 @@ def device_state(host: Any, lanes: int) -> AntState:
     return AntState(qpos, qvel, jnp.zeros((lanes, 14)), jnp.zeros(lanes, bool), objects)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [pytest.param("ant-circle", marks=pytest.mark.slow), "ant-gather"])
 def test_the_compiled_task_is_the_host_s(name):
     """States, rewards, costs and ends over 40 steps. Contacts amplify rounding: the tolerance grows with time."""
     lanes = 8
-    step, host = device_step(name), TASKS[name].host(lanes)
+    step, host = device_step(name), AntHost(TASKS[name], lanes)
     do(host, RESET, seed=np.arange(lanes))
     if name == "ant-gather":  # something to catch, and a wall within reach
         host._objects.placed[:, [0, 9]] = 0.3
@@ -453,7 +469,7 @@ def test_the_compiled_task_is_the_host_s(name):
 
 def test_the_compiled_task_survives_divergence():
     step = device_step("ant-circle")
-    host = AntCircle().host(8)
+    host = AntHost(AntCircle(), 8)
     do(host, RESET, seed=np.arange(8))
     state = device_state(host, 8)
     state = state._replace(qvel=state.qvel.at[2, 7].set(jnp.inf).at[3, 0].set(1e9))
@@ -472,7 +488,7 @@ def test_compiled_resets_have_the_same_distribution():
     for task in TASKS.values():
         states = jax.jit(jax.vmap(task.reset))(jax.random.split(jax.random.key(0), 1000))
         obs = np.asarray(jax.jit(jax.vmap(task.observe))(states))
-        assert obs.shape == (1000, *task.obs_shape)
+        assert obs.shape == (1000, *task.spec.obs_shape)
         np.testing.assert_allclose(obs[:, 7:15].std(0), 0.01, rtol=0.12)
         np.testing.assert_allclose(obs[:, 15:29].std(0), 0.1, rtol=0.12)
         np.testing.assert_allclose(obs[:, :15].mean(0), START_QPOS, atol=2e-3)
@@ -504,7 +520,7 @@ def random_problem(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
 
 
 def test_the_solver_finds_the_minimum_and_stays_there():
-    from spacerl.envs.ant_physics import constrained_acceleration
+    from spacerl.envs.ant.physics import constrained_acceleration
 
     solve = jax.jit(functools.partial(constrained_acceleration, iterations=12))
     rng = np.random.default_rng(0)
@@ -524,7 +540,7 @@ def test_the_solver_finds_the_minimum_and_stays_there():
 
 
 def test_the_arrow_solver_is_a_solver():
-    from spacerl.envs.ant_physics import solve_arrow
+    from spacerl.envs.ant.physics import solve_arrow
 
     rng = np.random.default_rng(1)
     for _ in range(10):
@@ -539,7 +555,7 @@ def test_the_arrow_solver_is_a_solver():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_gymnasium_s_checker_is_content_and_numbers_are_the_host_s(name):
-    from spacerl.envs.ant_gymnasium import AntCircleEnv, AntGatherEnv
+    from spacerl.envs.ant.gymnasium import AntCircleEnv, AntGatherEnv
 
     entry_point = {"ant-circle": AntCircleEnv, "ant-gather": AntGatherEnv}[name]
     task_id = f"spacerl-test/{entry_point.__name__}-v0"
@@ -551,7 +567,7 @@ def test_gymnasium_s_checker_is_content_and_numbers_are_the_host_s(name):
         check_env(gymnasium.make(task_id, render_mode="rgb_array").unwrapped, skip_render_check=False)
     env = gymnasium.make(task_id, render_mode="rgb_array")
     obs, _ = env.reset(seed=11)
-    host = TASKS[name].host(1)
+    host = AntHost(TASKS[name], 1)
     seed = int(np.random.Generator(np.random.PCG64(11)).integers(2**62))
     np.testing.assert_array_equal(obs, do(host, RESET, seed=seed).obs[0])
     for action in np.clip(actions(20, 1), -1, 1):
@@ -567,8 +583,8 @@ def test_gymnasium_s_checker_is_content_and_numbers_are_the_host_s(name):
     env.close()
 
 
-def test_pictures_show_the_limbs_where_mujoco_has_them():
-    from spacerl.envs.ant_drawing import limbs
+def test_images_show_the_limbs_where_mujoco_has_them():
+    from spacerl.envs.ant.drawing import limbs
 
     model = ant_model()
     data = mujoco.MjData(model)
@@ -586,7 +602,7 @@ def test_pictures_show_the_limbs_where_mujoco_has_them():
 
 
 def test_the_gait_walks_turns_and_does_not_fall():
-    from spacerl.baselines.ant_gait import circle_gait, walk
+    from spacerl.envs.ant.gait import circle_gait, walk
 
     def ahead(obs: Any) -> Any:
         x, y = facing(obs)
@@ -594,7 +610,7 @@ def test_the_gait_walks_turns_and_does_not_fall():
 
     for rule, task in ((ahead, AntCircle()), (circle_gait, AntCircle())):
         act, lanes = jax.jit(rule), 16
-        host = task.host(lanes)
+        host = AntHost(task, lanes)
         tick = do(host, RESET, seed=np.arange(lanes))
         total = np.zeros(lanes)
         for _ in range(300):
@@ -608,7 +624,7 @@ def test_the_gait_walks_turns_and_does_not_fall():
 
 
 def test_the_gather_gait_turns_to_apples():
-    from spacerl.baselines.ant_gait import gather_gait, walk
+    from spacerl.envs.ant.gait import gather_gait, walk
 
     obs = np.zeros((3, 52), np.float32)
     obs[:, :15] = START_QPOS
@@ -623,10 +639,8 @@ def test_the_gather_gait_turns_to_apples():
 @pytest.mark.parametrize(("task", "limit", "least"), [(AntCircle(), 15.0, 60.0), (AntGather(), 0.3, 5.0)])
 def test_careful_rules_earn_reward_and_stay_near_the_limit(task, limit, least):
     """Where the plain ones have J_C 386 and 0.57, for J_R 340 and 10."""
-    from spacerl.baselines.rules import RULES
-
-    lanes = 60
-    host, rule = task.host(lanes), jax.jit(lambda obs, noise: RULES["careful-rule"][task.name](obs).sample(noise))
+    lanes, careful = 60, task_named(task.spec.name).rule("careful-rule")
+    host, rule = AntHost(task, lanes), jax.jit(lambda obs, noise: careful(obs).sample(noise))
     rng = np.random.default_rng(0)
     tick = do(host, RESET, seed=np.arange(lanes))
     alive, J_R, J_C = np.ones(lanes, bool), np.zeros(lanes), np.zeros(lanes)
@@ -641,7 +655,7 @@ def test_careful_rules_earn_reward_and_stay_near_the_limit(task, limit, least):
 
 
 def test_the_careful_gatherer_leaves_an_apple_beside_a_bomb():
-    from spacerl.baselines.ant_gait import SHORT, careful_gather_gait, walk
+    from spacerl.envs.ant.gait import SHORT, careful_gather_gait, walk
 
     obs = np.zeros((3, 52), np.float32)
     obs[:, :15] = START_QPOS

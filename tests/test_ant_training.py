@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import spacerl
-from spacerl.baselines.rules import rules_of
-from spacerl.config import ALGORITHM_SUMMARIES, NEEDS_BASELINE, RunConfig
-from spacerl.runs import RunFolder, write_atomically
-from test_training import quick_compilation  # noqa: F401
+from spacerl.algorithms import ALGORITHMS
+from spacerl.policies.loading import rules_of
+from spacerl.runs.folder import RunFolder, write_atomically
+from spacerl.training.settings import needs_of, resolve
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 pytest.importorskip("mujoco")
 
@@ -26,14 +28,14 @@ def pairs() -> list[Any]:
     tasks = ("ant-circle", "ant-gather")
     return [
         pytest.param(algorithm, task, marks=[pytest.mark.slow] if (i + k) % 2 else [])
-        for i, algorithm in enumerate(ALGORITHM_SUMMARIES)
+        for i, algorithm in enumerate(ALGORITHMS)
         for k, task in enumerate(tasks)
     ]
 
 
 @pytest.mark.parametrize(("algorithm", "task"), pairs())
 def test_every_algorithm_learns_from_mujoco_s_threads(algorithm, task, tmp_path):
-    given = {"baseline": "careful-rule"} if algorithm in NEEDS_BASELINE else {}
+    given = {"baseline": "careful-rule"} if needs_of(algorithm).baseline else {}
     result = spacerl.train(task, algorithm=algorithm, updates=2, out=tmp_path / task, **given, **HOST)
     assert [row["on_device"] for row in result.metrics] == [0.0, 0.0]
     for column in ("J_R", "J_C", "kl", "episode_length"):
@@ -51,8 +53,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
         assert {k: v for k, v in one.items() if k not in timed} == pytest.approx(
             {k: v for k, v in other.items() if k not in timed}, nan_ok=True, rel=0.0, abs=0.0
         )
-    for name, array in RunFolder(tmp_path / "whole").newest_checkpoint()[0].items():
-        np.testing.assert_array_equal(array, RunFolder(tmp_path / "half").newest_checkpoint()[0][name])
+    kept = [RunFolder(tmp_path / name) for name in ("whole", "half")]
+    assert [folder.newest_update() for folder in kept] == [4, 4]
+    arrays, others = (folder.checkpoint(4)[0] for folder in kept)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name])
 
 
 def moved(run: Path, simulator: str) -> Path:
@@ -84,6 +89,6 @@ def test_careful_rules_are_baselines_by_name():
     for task in ("ant-circle", "ant-gather"):
         assert rules_of(task) == ["rule", "careful-rule"]
     assert rules_of("point-circle") == ["rule"]
-    with pytest.raises(spacerl.config.InputError, match=r"'careful-rul'.*did you mean 'careful-rule'"):
+    with pytest.raises(spacerl.InputError, match=r"'careful-rul'.*did you mean 'careful-rule'"):
         spacerl.train("ant-circle", baseline="careful-rul", **HOST)
-    assert RunConfig("ant-circle", baseline="careful-rule").resolved().baseline == "careful-rule"
+    assert resolve({"task": "ant-circle", "baseline": "careful-rule"}).baseline == ("careful-rule",)

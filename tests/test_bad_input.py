@@ -5,15 +5,12 @@ Numbers that stop being finite end a run with exit code 3 and keep its last good
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +19,36 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import spacerl
-from spacerl import config as configuration
+from spacerl.algorithms import ALGORITHMS
 from spacerl.cli import main
-from spacerl.config import ALGORITHM_SUMMARIES, NEEDS_BASELINE, InputError, RunConfig
-from spacerl.policies import PolicyFamily
-from spacerl.training import RunStopped
-from spacerl.types import ActionSpace
-from test_training import quick_compilation, quick_environment  # noqa: F401
+from spacerl.envs.tasks import TASKS
+from spacerl.policies.family import PolicyFamily
+from spacerl.training.settings import needs_of, resolve
+from spacerl.types import ActionSpace, InputError, RunStopped
+from support.learners import Toy
+from support.settings import (
+    CHOICES,
+    HINTS,
+    NEED_BASELINE,
+    NUMBERS,
+    ONE_COST_ONLY,
+    algorithm_with,
+    asking_for,
+    has_range,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TINY = ["--batch-size", "100", "--hidden", "4", "--updates", "2", "--quiet"]
 OURS = {"format": "spacerl-checkpoint-1", "update": "2"}
 PCPO = ["train", "point-circle", "--algorithm", "pcpo", "--out", "new", *TINY]
+
+
+def train_with(option: str) -> list[str]:
+    """The command of a run whose algorithm has an option."""
+    asked = asking_for(algorithm_with(option.replace("-", "_")))
+    given = [word for name, value in asked.items() for word in (f"--{name}", value)]
+    return ["train", "point-circle", *given, "--out", "new", *TINY]
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +101,10 @@ def refused(capsys):
 
 
 @pytest.fixture
-def spacerl_process(tmp_path_factory):
-    environment = quick_environment(tmp_path_factory.getbasetemp() / "programs")
-
+def spacerl_process(quick_environment):
     def run(*arguments) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "spacerl", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+        return subprocess.run(command, capture_output=True, text=True, env=quick_environment, timeout=120, check=False)
 
     return run
 
@@ -122,7 +136,7 @@ def test_numbers_that_stop_being_finite_give_exit_code_3(run, spacerl_process):
     assert process.returncode == 3
     assert process.stdout == ""
     assert process.stderr.count("\n") == 1
-    assert "finite in update 3; the state before it is saved in 'run'" in process.stderr
+    assert "finite in update 3 of seed 0; the state before it is saved in 'run'" in process.stderr
     assert len(Path("run/metrics.csv").read_text().splitlines()) == 3
     kept = load_file(max(Path("run/checkpoints").iterdir()))
     assert all(np.array_equal(kept[name], arrays[name], equal_nan=True) for name in arrays)
@@ -153,27 +167,35 @@ def test_a_name_like_nothing_gets_no_guess(refused):
 
 
 def test_tasks_without_an_environment_yet_are_refused(refused):
-    for name, preset in configuration.TASKS.items():
-        if not preset.available:
+    for name, task in TASKS.items():
+        if not task.available:
             said = refused("train", name, "--algorithm", "pcpo", names=f"'{name}'")
             assert "allowed are point-circle, point-gather" in said
 
 
-@pytest.mark.parametrize("algorithm", NEEDS_BASELINE)
+@pytest.mark.parametrize("algorithm", NEED_BASELINE)
 def test_an_algorithm_that_needs_a_baseline_is_refused_without_one(algorithm, refused):
     said = refused("train", "point-circle", "--algorithm", algorithm, *TINY, names=f"'{algorithm}'")
     assert "--baseline" in said
-    assert all(name in said for name in ALGORITHM_SUMMARIES if name not in NEEDS_BASELINE)
+    assert all(name in said for name in ALGORITHMS if name not in NEED_BASELINE)
 
 
-def test_the_algorithms_themselves_say_the_same_about_baselines_and_costs():
-    from spacerl.algorithms import ALGORITHMS, make_algorithm
-
-    assert set(ALGORITHMS) == set(ALGORITHM_SUMMARIES)
+def test_the_algorithms_themselves_say_what_they_need_whatever_their_options():
+    free, one_cost = {"trpo", "trpo-lagrangian", "cpo", "pcpo"}, {"cpo", "f-cpo", "d-cpo"}
+    assert set(NEED_BASELINE) == set(ALGORITHMS) - free
+    assert set(ONE_COST_ONLY) == one_cost
     for name in ALGORITHMS:
-        needs = make_algorithm(RunConfig("point-circle", algorithm=name, baseline="near").resolved()).needs
-        assert needs.baseline == (name in NEEDS_BASELINE)
-        assert needs.many_costs == (name not in configuration.ONE_COST_ONLY)
+        needs = resolve({"task": "point-circle", "algorithm": name, "baseline": "near"}).algorithm.needs
+        assert needs == needs_of(name)
+        assert needs.baseline == (name not in free)
+        assert needs.many_costs == (name not in one_cost)
+
+
+def test_an_option_of_another_algorithm_is_refused_and_says_whose_it_is(refused):
+    said = refused(*PCPO, "--pull-kl", "0.1", names="--pull-kl is not an option of the algorithm")
+    assert "it belongs to space (--algorithm)" in said
+    with pytest.raises(InputError, match=r"pull-kl is not a setting of algorithm 'pcpo': it belongs to space$"):
+        spacerl.train("point-circle", algorithm="pcpo", pull_kl=0.1)
 
 
 def test_an_unknown_setting_of_the_library_names_the_nearest():
@@ -192,7 +214,7 @@ def test_neither_task_nor_environment_is_refused():
 @pytest.mark.parametrize("limit", ["-1", "-0.001", "nan", "inf", "-inf"])
 @pytest.mark.parametrize("option", ["cost-limit", "divergence-threshold"])
 def test_thresholds_that_are_negative_or_no_number(option, limit, refused):
-    said = refused(*PCPO, f"--{option}", limit, names=f"{option} is {float(limit)!r}")
+    said = refused(*train_with(option), f"--{option}", limit, names=f"{option} is {float(limit)!r}")
     assert "allowed is a finite number that is not negative" in said
 
 
@@ -200,9 +222,10 @@ def test_thresholds_that_are_negative_or_no_number(option, limit, refused):
     "arguments",
     [
         ["--cost-limit", "abc"],
-        ["--divergence-threshold", "abc"],
+        ["--algorithm", "space", "--divergence-threshold", "abc"],
         ["--updates", "abc"],
-        ["--combine", "abc"],
+        ["--algorithm", "abc"],
+        ["--projection", "abc"],
         ["--hidden", "8", "abc"],
         ["--abc", "3"],
     ],
@@ -218,7 +241,9 @@ def test_what_cannot_be_parsed_is_one_sentence_as_well(arguments, refused):
         ("trian", "trian"),
         ("train", "neither a task nor --env was given"),
         ("sweep", "neither a task nor --env was given"),
-        ("baseline", "make"),
+        ("baseline", "baseline make"),
+        ("baseline makes", "baseline make"),
+        ("baseline make", "neither a task nor --env was given"),
         ("resume", "spacerl resume"),
     ],
 )
@@ -230,38 +255,40 @@ def outside(name: str) -> list:
     """Values that no setting of that kind accepts, and those just beyond the ends of its range."""
     wrong = [math.nan, math.inf, -math.inf, -1, "3", True]
     whole = {"updates", "seed", "batch_size", "rollout_length", "cg_iterations", "backtrack_tries", "pretrain_updates"}
-    whole |= {"checkpoint_every", "keep_checkpoints", "environments"}
+    whole |= {"checkpoint_every", "keep_checkpoints", "environments", "critic_steps"}
     above_zero = {"delta", "initial_std", "critic_kl", "projection_kl_bound", "fisher_subsample"}
     above_zero |= {"worker_timeout", "baseline_std", "baseline_exploration"}
-    above_zero |= {name for name in configuration._RANGES if name.endswith("discount")}
-    at_most_one = {"fisher_subsample"} | {n for n in configuration._RANGES if n.endswith(("discount", "gae_lambda"))}
+    above_zero |= {name for name in NUMBERS if name.endswith("discount")}
+    at_most_one = {"fisher_subsample"} | {n for n in NUMBERS if n.endswith(("discount", "gae_lambda"))}
     below_one = {"backtrack_factor", "weight_decay", "pretrain_tolerance", "baseline_exploration"}
-    wrong += [1.5, 3.0] if name in whole else []
+    wrong += [1.5, 3.0] if name in whole | {"workers"} else []
     wrong += [0] if name in above_zero | (whole - {"seed"}) else []
     wrong += [1.0001] if name in at_most_one else []
     wrong += [1.0] if name in below_one else []
-    return wrong
+    return [value for value in wrong if name != "projection_kl_bound" or value != math.inf]  # inf: no bound
 
 
-@pytest.mark.parametrize("name", configuration._RANGES)
+@pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_has_its_range(name):
-    RunConfig("point-circle", algorithm="pcpo").resolved()  # the defaults themselves are fine
+    usual = {"task": "point-circle", **asking_for(algorithm_with(name))}
+    resolve(usual)  # the defaults themselves are fine
     for value in outside(name):
         with pytest.raises(InputError) as error:
-            RunConfig("point-circle", algorithm="pcpo", **{name: value}).resolved()
+            resolve(usual | {name: value})
         assert f"{name.replace('_', '-')} is {value!r}" in str(error.value)
         assert "allowed is " in str(error.value)
 
 
-@pytest.mark.parametrize("name", configuration._RANGES)
+@pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_is_checked_by_the_command_line(name, refused):
     option = name.replace("_", "-")
-    refused(*PCPO, f"--{option}", "-1", names=f"{option} is -1")
+    refused(*train_with(option), f"--{option}", "-1", names=f"{option} is -1")
 
 
 def test_all_numbers_of_a_config_have_a_range():
-    numbers = {field.name for field in dataclasses.fields(RunConfig) if re.search(r"\b(int|float)\b", str(field.type))}
-    assert numbers - {"cost_limit", "hidden", "filters"} == set(configuration._RANGES)
+    assert {"delta", "seed", "workers", "projection_kl_bound", "pretrain_delta"} <= set(NUMBERS)
+    assert all(has_range(HINTS[name]) for name in NUMBERS)
+    assert {name for name, hint in HINTS.items() if has_range(hint)} == {*NUMBERS, "hidden", "filters"}
 
 
 @pytest.mark.parametrize("sizes", [[], ["0"], ["8", "-3"]])
@@ -269,16 +296,16 @@ def test_hidden_layers_must_exist_and_have_units(sizes, refused):
     assert "allowed" in refused(*PCPO, "--hidden", *sizes, names="hidden is (")
 
 
-@pytest.mark.parametrize("name", configuration._CHOICES)
+@pytest.mark.parametrize("name", CHOICES)
 def test_a_choice_that_does_not_exist_names_the_nearest(name):
-    choice = configuration._CHOICES[name][-1]
+    choice = CHOICES[name][-1]
     with pytest.raises(InputError, match=f"'{choice}x': allowed are .*did you mean '{choice}'"):
-        RunConfig("point-circle", algorithm="pcpo", **{name: choice + "x"}).resolved()
+        resolve({"task": "point-circle", **asking_for(algorithm_with(name)), name: choice + "x"})
 
 
 def test_the_number_of_cost_limits_must_be_that_of_the_costs(refused):
     assert "1 cost" in refused(*PCPO, "--cost-limit", "5", "6", names="2 cost limits")
-    for algorithm in configuration.ONE_COST_ONLY:
+    for algorithm in ONE_COST_ONLY:
         arguments = ["--algorithm", algorithm, "--baseline", "near", "--cost-limit", "5", "6"]
         assert "pcpo" in refused(*PCPO, *arguments, names=f"'{algorithm}' handles one cost and 2")
 
@@ -329,8 +356,9 @@ def test_a_report_of_nothing_is_refused(refused):
 
 
 def changed(**change) -> bytes:
-    good = RunConfig("point-circle", algorithm="pcpo", batch_size=100, hidden=(4,), updates=2).resolved()
-    return json.dumps(dataclasses.asdict(good) | change).encode()
+    settings = {"task": "point-circle", "algorithm": "pcpo", "batch_size": 100, "hidden": (4,), "updates": 2}
+    good = resolve(settings).config(spacerl.make_env("point-circle").spec)
+    return json.dumps(json.loads(good.to_json()) | change).encode()
 
 
 CONFIG_DAMAGES = {  # the file, and what the sentence must name
@@ -341,9 +369,12 @@ CONFIG_DAMAGES = {  # the file, and what the sentence must name
     "half a unit": (changed(hidden=[8.5]), "hidden is (8.5,)"),
     "a float of steps": (changed(rollout_length=50.0), "rollout-length is 50.0"),
     "no baseline's name": (changed(baseline=7), "baseline is 7"),
-    "no limit": (changed(cost_limit=["five"]), "cost-limit is 'five'"),
+    "no limit": (changed(cost_limit=["five"]), "cost-limit is ('five',)"),
     "a word for a flag": (changed(bootstrap_truncation="no"), "bootstrap-truncation is 'no'"),
     "no algorithm": (changed(algorithm="pcp"), "'pcp'"),
+    "another algorithm's option": (changed(pull_kl=0.1), "'pull_kl'"),
+    "an option out of its range": (changed(projection_kl_bound=-1), "projection-kl-bound is -1"),
+    "a later format": (changed(format=3), "its format is 3"),
     "no task": (json.dumps({"algorithm": "pcpo"}).encode(), "config.json"),
     "cut short": (b'{"task": "poi', "config.json"),
     "a list": (b"[]", "config.json"),
@@ -450,7 +481,7 @@ def test_a_baseline_whose_shapes_do_not_match_is_refused(run, refused):
     ("action", "told"), [(ActionSpace("box", 3), "3 box actions"), (ActionSpace("discrete", 2), "2 discrete actions")]
 )
 def test_a_baseline_with_other_actions_is_refused(action, told, refused):
-    from spacerl.baselines import save_policy
+    from spacerl.policies.files import save_policy
 
     family = PolicyFamily((9,), action, (4,))
     save_policy(Path("other.safetensors"), family, family.init(jax.random.PRNGKey(0)), {})
@@ -481,20 +512,12 @@ def test_a_function_that_is_no_baseline_is_refused(name):
     assert tree() == {}
 
 
-class Coin(NamedTuple):
+class Coin(Toy):
     """One decision between two choices, an episode."""
 
-    name: str = "coin"
-    obs_shape: tuple[int, ...] = (1,)
-    action_space: ActionSpace = ActionSpace("discrete", 2)
-    horizon: int = 1
-    cost_names: tuple[str, ...] = ("tails",)
-
-    def reset(self, key):
-        return jnp.zeros(())
-
-    def observe(self, state):
-        return jnp.ones(1)
+    name = "coin"
+    action_space = ActionSpace("discrete", 2)
+    cost_names = ("tails",)
 
     def step(self, state, action):
         return state, action.astype(jnp.float32), action.astype(jnp.float32)[None], jnp.array(True)
@@ -522,20 +545,12 @@ def test_an_environment_of_ones_own_needs_a_cost_limit():
 # ---------------------------------------------------------------- numbers that stop being finite
 
 
-class Cliff(NamedTuple):
+class Cliff(Toy):
     """Reward grows with the action until, beyond a point that only a trained policy reaches, it is no number."""
 
-    name: str = "cliff"
-    obs_shape: tuple[int, ...] = (1,)
-    action_space: ActionSpace = ActionSpace("box", 1)
-    horizon: int = 2
-    cost_names: tuple[str, ...] = ("none",)
-
-    def reset(self, key):
-        return jnp.zeros(())
-
-    def observe(self, state):
-        return jnp.ones(1)
+    name = "cliff"
+    horizon = 2
+    cost_names = ("none",)
 
     def step(self, state, action):
         reward = jnp.where(action[0] > 1.0, jnp.nan, action[0])
@@ -545,9 +560,11 @@ class Cliff(NamedTuple):
 def test_a_run_that_is_stopped_keeps_its_last_good_state():
     settings = {"initial_std": 0.1, "delta": 0.5, "batch_size": 100, "hidden": (4,), "cost_limit": 1.0}
     settings |= {"algorithm": "pcpo", "updates": 60, "checkpoint_every": 100}
-    with pytest.raises(RunStopped, match=r"finite in update \d+; the state before it is saved in 'new'") as stop:
+    with pytest.raises(
+        RunStopped, match=r"finite in update \d+ of seed 0; the state before it is saved in 'new'"
+    ) as stop:
         spacerl.train(env=Cliff(), out="new", progress=False, **settings)
-    good = int(str(stop.value).split("update ")[1].split(";")[0]) - 1
+    good = int(str(stop.value).split("update ")[1].split(" of seed")[0]) - 1
     assert good > 1, "the first updates must be good, or nothing is kept"
 
     rows = Path("new/metrics.csv").read_text().splitlines()[1:]
@@ -559,7 +576,7 @@ def test_a_run_that_is_stopped_keeps_its_last_good_state():
     policy = load_file("new/policy.safetensors")
     assert all(np.all(np.isfinite(array)) for array in policy.values())
 
-    with pytest.raises(RunStopped, match=f"finite in update {good + 1};"):
+    with pytest.raises(RunStopped, match=f"finite in update {good + 1} of seed 0;"):
         spacerl.resume("new", env=Cliff(), progress=False)
     assert Path("new/metrics.csv").read_text().splitlines()[1:] == rows
 
@@ -570,7 +587,7 @@ def test_a_sweep_that_is_stopped_keeps_its_last_good_states(capsys):
         main([*sweep, "--delta", "1e30"])
     assert stop.value.code == 3
     assert "finite in update 2" in capsys.readouterr().err
-    folders = list(Path("sweep").iterdir())
+    folders = [path for path in Path("sweep").iterdir() if path.is_dir()]
     assert len(folders) == 2
     for folder in folders:
         assert len((folder / "metrics.csv").read_text().splitlines()) == 2

@@ -6,19 +6,20 @@ import json
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import spacerl
-from spacerl.baselines import KINDS, Baseline, call_policy, load_baseline, save_policy, shipped
-from spacerl.config import TASKS, InputError
-from spacerl.envs import NATIVE
-from spacerl.evaluation import Network, episode_returns, episode_values, play
-from spacerl.policies import PolicyFamily
-from spacerl.training import RunFolder
-from spacerl.types import ActionSpace
-from test_training import quick_compilation  # noqa: F401
+from spacerl.envs.tasks import KINDS, TASKS
+from spacerl.policies.family import PolicyFamily
+from spacerl.policies.files import save_policy
+from spacerl.policies.loading import load_policy
+from spacerl.policies.policy import FunctionPolicy, NetworkPolicy
+from spacerl.rollout.evaluate import Play, episode_returns
+from spacerl.runs.folder import RunFolder
+from spacerl.types import ActionSpace, EnvSpec, InputError
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 ANTS = ("ant-circle", "ant-gather")
 READY = ("point-circle", "point-gather", *ANTS)
@@ -30,18 +31,19 @@ EPISODES, ANT_EPISODES = 4000, 100
 
 @pytest.mark.parametrize("task", READY)
 def test_three_kinds_are_shipped_for_every_ready_task(task):
-    assert set(shipped(task)) == set(KINDS) == {"cost", "reward", "near"}
+    assert set(TASKS[task].shipped()) == set(KINDS) == {"cost", "reward", "near"}
     env = spacerl.make_env(task)
     for kind in KINDS:
-        baseline = load_baseline(kind, task, env.obs_shape, env.action_space)
-        assert baseline.native
+        baseline = load_policy(kind, task, env.spec)
+        assert isinstance(baseline, NetworkPolicy)
+        assert baseline.compiles
         assert (baseline.info["task"], baseline.info["kind"]) == (task, kind)
         assert baseline.info["command"].startswith(f"spacerl baseline make {task} --kind {kind} ")
         assert np.all(np.isfinite(baseline.theta))
 
 
 def test_tasks_without_an_environment_ship_none():
-    assert all(not shipped(task) for task in TASKS if task not in READY)
+    assert all(not row.shipped() for task, row in TASKS.items() if task not in READY)
 
 
 @pytest.fixture(scope="module", params=READY)
@@ -51,19 +53,12 @@ def measured(request):
     kinds = {kind: spacerl.load_policy(kind, task=task) for kind in KINDS}
     if task in ANTS:
         pytest.importorskip("mujoco")
-        host, preset = NATIVE[task]().host(ANT_EPISODES), TASKS[task]
-        returns = {}
-        for kind, policy in kinds.items():
-            network = Network(policy.family, policy.theta)
-            returns[kind] = episode_values(host, network, preset.discount, preset.rollout_length, ANT_EPISODES, 77)
-        host.close()
-        return task, {kind: (kinds[kind].info, J_R, J_C[:, 0]) for kind, (J_R, J_C) in returns.items()}
-    env = spacerl.make_env(task)
-    thetas = jnp.stack([kinds[kind].theta for kind in KINDS])
-    family, preset = kinds["cost"].family, TASKS[task]
-    length = preset.rollout_length
-    _, rewards, costs, _ = jax.vmap(lambda t: play(env, lambda o: family.apply(t, o), 77, EPISODES, length))(thetas)
-    returns = {kind: episode_returns(rewards[k], costs[k], preset.discount) for k, kind in enumerate(KINDS)}
+    env = TASKS[task].make_batch_env(ANT_EPISODES, None) if task in ANTS else spacerl.make_env(task)
+    settings = TASKS[task].settings
+    play = Play(ANT_EPISODES if task in ANTS else EPISODES, settings["rollout_length"], seed=77)
+    returns = {kind: episode_returns(env, policy, settings["discount"], play) for kind, policy in kinds.items()}
+    if task in ANTS:
+        env.close()
     return task, {kind: (kinds[kind].info, J_R, J_C[:, 0]) for kind, (J_R, J_C) in returns.items()}
 
 
@@ -79,7 +74,7 @@ def test_shipped_baselines_earn_and_cost_what_their_files_say(measured):
 def test_shipped_baselines_are_of_their_kind(measured):
     """The paper's three: one of little cost, one near the limit, one that breaks it and earns most."""
     task, kinds = measured
-    limit = TASKS[task].cost_limit
+    limit = TASKS[task].settings["cost_limit"]
     # Few episodes of an ant say little: their files are tested to be right above, and their files are asked here.
     J_R, J_C = ({kind: found[0][name] for kind, found in kinds.items()} for name in ("J_R", "J_C"))
     if task not in ANTS:
@@ -105,19 +100,19 @@ def test_a_policy_written_and_read_is_the_same_to_the_bit(action, hidden, tmp_pa
     assert read.info == info
     assert read.family.spec() == family.spec()
     obs = jax.random.normal(jax.random.PRNGKey(9), (6, 4))
-    ours, theirs = family.apply(theta, obs), read.distribution(obs, action)
+    ours, theirs = family.apply(theta, obs), read(obs)
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-SETTINGS = {"algorithm": "space", "batch_size": 500, "hidden": (4,), "updates": 2, "progress": False}
+SETTINGS = {"algorithm": "space-joint", "batch_size": 500, "hidden": (4,), "updates": 2, "progress": False}
 # Well-conditioned on purpose: programs that round differently must not drift apart.
-SETTINGS |= {"combine": "joint", "cg_damping": 0.1, "fisher_subsample": 1.0, "projection_kl_bound": 0.01}
+SETTINGS |= {"cg_damping": 0.1, "fisher_subsample": 1.0, "projection_kl_bound": 0.01}
 
 
 @pytest.fixture(scope="module")
-def native_run(tmp_path_factory):
+def network_run(tmp_path_factory):
     """SPACE from a shipped baseline, which is evaluated inside the compiled program."""
-    return spacerl.train("point-circle", baseline="near", out=tmp_path_factory.mktemp("native") / "run", **SETTINGS)
+    return spacerl.train("point-circle", baseline="near", out=tmp_path_factory.mktemp("network") / "run", **SETTINGS)
 
 
 def metrics_of(folder) -> list[dict[str, float]]:
@@ -125,86 +120,89 @@ def metrics_of(folder) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if k not in timed} for row in RunFolder(folder).metrics()]
 
 
-def test_a_name_a_file_and_a_loaded_policy_are_the_same_baseline(native_run, tmp_path):
-    path = shipped("point-circle")["near"]
+def test_a_name_a_file_and_a_loaded_policy_are_the_same_baseline(network_run, tmp_path):
+    path = TASKS["point-circle"].shipped()["near"]
     for number, baseline in enumerate((str(path), spacerl.load_policy("near", task="point-circle"))):
         again = spacerl.train("point-circle", baseline=baseline, out=tmp_path / str(number), **SETTINGS)
-        assert repr(metrics_of(again.folder)) == repr(metrics_of(native_run.folder))
+        assert repr(metrics_of(again.folder)) == repr(metrics_of(network_run.folder))
 
 
-def test_a_run_folder_is_a_baseline(native_run):
+def test_a_run_folder_is_a_baseline(network_run):
     env = spacerl.make_env("point-circle")
-    baseline = load_baseline(str(native_run.folder), "point-circle", env.obs_shape, env.action_space)
-    assert np.array_equal(baseline.theta, native_run.policy.theta)
-    assert baseline.info["algorithm"] == "space"
+    baseline = load_policy(str(network_run.folder), "point-circle", env.spec)
+    assert np.array_equal(baseline.theta, network_run.policy.theta)
+    assert baseline.info["algorithm"] == "space-joint"
 
 
 # ---------------------------------------------------------------- Python functions
 
 
-def test_a_function_learns_like_the_network_it_stands_for(native_run, tmp_path):
+def test_a_function_learns_like_the_network_it_stands_for(network_run, tmp_path):
     policy = spacerl.load_policy("near", task="point-circle")
     calls = []
 
     def near(obs):
         assert isinstance(obs, np.ndarray)
         calls.append(obs.shape)
-        dist = policy.distribution(obs, policy.family.action)
+        dist = policy(obs)
         return np.asarray(dist.mean), np.exp(np.asarray(dist.log_std))
 
     result = spacerl.train("point-circle", baseline=near, out=tmp_path / "run", **SETTINGS)
     assert calls.count((500, 9)) == 2  # once per batch
     compared = ("update", "env_steps", "J_R", "J_C", "J_D", "h_D", "cumulative_violation", "entropy")
-    for mine, theirs in zip(metrics_of(result.folder), metrics_of(native_run.folder), strict=True):
+    for mine, theirs in zip(metrics_of(result.folder), metrics_of(network_run.folder), strict=True):
         assert list(mine) == list(theirs)
         for name in compared:
             assert mine[name] == pytest.approx(theirs[name], rel=2e-3, abs=0.01)
     rows = RunFolder(result.folder).metrics()
     assert all(row["seconds_collect"] > 0.0 for row in rows)  # two programs: collection is timed apart
     written = json.loads((result.folder / "config.json").read_text())
-    assert written["baseline"] == "function:near"
-    mine, theirs = (json.loads((r.folder / "baseline.json").read_text()) for r in (result, native_run))
+    assert written["baseline"] == ["function:near"]
+    mine, theirs = (json.loads((r.folder / "baseline.json").read_text()) for r in (result, network_run))
     assert (mine["J_R"], mine["J_C"]) == pytest.approx((theirs["J_R"], theirs["J_C"]), rel=1e-3)
 
 
 BOX, DISCRETE = ActionSpace("box", 2), ActionSpace("discrete", 3)
 
 
+def spec_of(obs_shape: tuple[int, ...], action: ActionSpace = BOX) -> EnvSpec:
+    return EnvSpec("mine", obs_shape, action, 10)
+
+
 def test_a_function_gets_one_flat_batch_and_its_answer_gets_the_shape_back():
     obs = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
-    dist = call_policy(Baseline("f", function=lambda x: (x[:, :2], 2.0 * np.ones((6, 2)))), obs, BOX)
+    dist = FunctionPolicy(lambda x: (x[:, :2], 2.0 * np.ones((6, 2))), BOX, obs_rank=1)(obs)
     assert np.array_equal(dist.mean, obs[..., :2])
     assert dist.log_std == pytest.approx(np.full((2, 3, 2), math.log(2.0)))
 
 
 def test_a_function_may_give_one_deviation_for_all():
-    dist = call_policy(
-        Baseline("f", function=lambda x: (np.zeros((len(x), 2)), 0.5)), np.zeros((4, 9), np.float32), BOX
-    )
+    dist = FunctionPolicy(lambda x: (np.zeros((len(x), 2)), 0.5), BOX, obs_rank=1)(np.zeros((4, 9), np.float32))
     assert dist.log_std == pytest.approx(np.full((4, 2), math.log(0.5)))
 
 
-def test_a_function_for_choices_gives_probabilities():
+def test_a_function_for_discrete_actions_gives_probabilities():
     chances = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
-    dist = call_policy(Baseline("f", function=lambda x: chances), np.zeros((2, 9), np.float32), DISCRETE)
+    dist = FunctionPolicy(lambda x: chances, DISCRETE, obs_rank=1)(np.zeros((2, 9), np.float32))
     assert np.exp(jax.nn.log_softmax(dist.logits)) == pytest.approx(chances, abs=1e-6)
     assert np.all(np.isfinite(dist.logits))  # certainty must not make divergences infinite
 
 
-def test_pictures_reach_a_function_unflattened():
+def test_images_reach_a_function_unflattened():
     seen = []
 
     def policy(obs):
         seen.append(obs.shape)
         return np.zeros((len(obs), 2)), np.ones((len(obs), 2))
 
-    load_baseline(policy, "own:pixels", (8, 8, 3), BOX)
+    load_policy(policy, "own:pixels", spec_of((8, 8, 3)))
     assert {shape[1:] for shape in seen} == {(8, 8, 3)}
 
 
 def test_shapes_are_checked_whatever_the_source():
-    other = Baseline("mine", PolicyFamily((4,), BOX, (3,)), None)
+    family = PolicyFamily((4,), BOX, (3,))
+    other = NetworkPolicy(family, np.zeros(family.parameters, np.float32), "mine")
     with pytest.raises(InputError, match=r"baseline 'mine' takes observations of shape \(4,\)"):
-        load_baseline(other, "point-circle", (9,), BOX)
+        load_policy(other, "point-circle", spec_of((9,)))
     with pytest.raises(InputError, match=r"shape \(3,\)|2 observations"):
-        load_baseline(lambda obs: (np.zeros((3, 2)), np.ones((3, 2))), "point-circle", (9,), BOX)
+        load_policy(lambda obs: (np.zeros((3, 2)), np.ones((3, 2))), "point-circle", spec_of((9,)))

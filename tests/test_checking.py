@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from spacerl.cli import main, parse
-from spacerl.config import InputError
-from spacerl.hosted import checking
-from spacerl.hosted.checking import NOTE, OK, PROBLEM, Findings, check_environment
+from spacerl.cli.main import main, parse
+from spacerl.envs.host.check import NOTE, OK, PROBLEM, Findings, check_environment, play
+from spacerl.types import InputError
 
 LENGTH = 10
 
@@ -42,7 +41,7 @@ class Toy(gymnasium.Env):
             self.observation_space = spaces.Dict(words=spaces.Text(3))
         if fault == "fraction in bytes":
             self.observation_space = spaces.Box(0, 255, (2,), np.uint8)
-        if fault in ("choice too large", "choice of another dtype"):
+        if fault in ("value too large", "value of another dtype"):
             self.observation_space = spaces.MultiDiscrete([3, 3])
         if fault == "part missing":
             self.observation_space = spaces.Dict(place=self.observation_space, extra=spaces.Discrete(2))
@@ -63,9 +62,9 @@ class Toy(gymnasium.Env):
                 return obs + 10
             case "nan observation" if self.t == 3:
                 return obs * math.nan
-            case "choice too large":
+            case "value too large":
                 return np.array([self.t, 0])
-            case "choice of another dtype":
+            case "value of another dtype":
                 return np.array([self.t % 3, 0], np.uint8)
             case "part missing":
                 return {"place": obs}
@@ -163,6 +162,10 @@ def raising(obs: Any, action: Any, following: Any, info: Any) -> float:
     return info["speed"]
 
 
+def forgetful(obs: Any, action: Any, following: Any, info: Any) -> None:
+    """A cost function without a return."""
+
+
 def check(fault: str = "", cost: tuple[str, ...] = (), env: str = "test_checking:Toy", episodes: int = 3) -> Findings:
     arguments = (f'fault="{fault}"',) if fault else ()
     return check_environment(env, cost, arguments, episodes, 1500 if env.endswith("Long") else 40, 0)
@@ -182,17 +185,17 @@ def test_an_environment_without_fault_has_no_findings_and_a_command_that_can_be_
         "from info['cost']",
     ):
         assert line in text
-    command = parse(shlex.split(findings.command)[1:])
-    assert (command.env, command.algorithm) == ("test_checking:Toy", "pcpo")
+    given = parse(shlex.split(findings.command)[1:]).arguments()
+    assert (given["env"], given["algorithm"]) == ("test_checking:Toy", "pcpo")
     assert text.endswith(f"train with: {findings.command}")
 
 
-# fault of the toy -> level, kind, a part of what is said, a part of how to mend it
+# fault of the toy -> level, kind, a part of what is said, a part of how to fix it
 FAULTS = {
     "infinite action": (PROBLEM, "space", "2 of 2 action dimensions have infinite bounds", "TransformAction"),
     "text action": (PROBLEM, "space", "the action space holds Text", "allowed are Box"),
     "text observation": (PROBLEM, "space", "the observation space at 'words' is Text", "ObservationWrapper"),
-    "reset raises": (PROBLEM, "exception", "reset raised RuntimeError: no fuel (", "mend the environment there"),
+    "reset raises": (PROBLEM, "exception", "reset raised RuntimeError: no fuel (", "fix the environment there"),
     "old reset": (PROBLEM, "reset", "reset returns ndarray and not the pair", "return observation, {}"),
     "step raises": (PROBLEM, "exception", "step 5 of episode 1 raised ZeroDivisionError: no mass (", "there"),
     "old step": (PROBLEM, "step", "step returns four values, as environments of the old Gym", "terminated, truncated"),
@@ -203,7 +206,7 @@ FAULTS = {
     "fraction in bytes": (PROBLEM, "dtype observation", "of float32, its space says uint8", "after the point"),
     "text in observation": (PROBLEM, "dtype observation", "which are not numbers", "array of numbers"),
     "bounds": (NOTE, "bounds observation", "outside of its bounds, by", "widen the bounds"),
-    "choice too large": (PROBLEM, "bounds observation", "step 3 of episode 1 gave the observation [3, 0]", "as large"),
+    "value too large": (PROBLEM, "bounds observation", "step 3 of episode 1 gave the observation [3, 0]", "as large"),
     "part missing": (PROBLEM, "part observation['extra']", "gave no observation['extra']", "every part"),
     "nan observation": (PROBLEM, "finite observation", "step 3 of episode 1 gave an observation with a number", ""),
     "reused array": (NOTE, "reuse", "gave the very array it gave before", "return a copy"),
@@ -226,14 +229,14 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.filterwarnings("ignore:the battery is old")
-def test_every_fault_is_found_and_told_how_to_mend(fault):
-    level, kind, said, mend = FAULTS[fault]
+def test_every_fault_is_found_and_told_how_to_fix(fault):
+    level, kind, said, fix = FAULTS[fault]
     findings = check(fault)
     found = {finding.kind: finding for finding in findings.found}
     assert kind in found, findings.text()
     assert found[kind].level == level
     assert said in found[kind].text
-    assert mend in found[kind].mend
+    assert fix in found[kind].fix
     assert findings.broken == (level == PROBLEM)
     assert found[kind].text in findings.text()
     own = [each for each in found if not each.startswith("gymnasium") and each != "fine"]
@@ -258,13 +261,13 @@ def test_a_reset_without_seed_is_told_what_to_take():
     findings = check(env="test_checking:NoSeed")
     finding = next(each for each in findings.found if each.kind == "exception")
     assert "reset raised TypeError" in finding.text
-    assert "super().reset(seed=seed)" in finding.mend
+    assert "super().reset(seed=seed)" in finding.fix
 
 
 def test_large_observations_suggest_normalisation():
     findings = check(env="test_checking:Large")
     finding = next(each for each in findings.found if each.kind == "scale")
-    assert "--normalise-observations" in finding.mend
+    assert "--normalise-observations" in finding.fix
     assert "--normalise-observations" in findings.command
     assert not findings.broken
 
@@ -284,8 +287,8 @@ def test_six_values_are_understood_and_gymnasiums_checker_is_left_out():
     assert "from the third of the six values of a step" in findings.text()
 
 
-def test_choices_of_another_dtype_are_as_good():
-    assert not check("choice of another dtype").of_level(PROBLEM)
+def test_discrete_values_of_another_dtype_are_as_good():
+    assert not check("value of another dtype").of_level(PROBLEM)
 
 
 def test_several_costs_are_looked_at_by_name():
@@ -308,14 +311,20 @@ def test_a_cost_function_that_raises_is_told_with_its_line():
     assert finding.level == PROBLEM
 
 
+def test_a_cost_function_that_returns_nothing_is_a_problem():
+    findings = check(cost=("test_checking:forgetful",))
+    finding = next(each for each in findings.found if each.level == PROBLEM)
+    assert "gave the cost 'forgetful' None, which is not a number" in finding.text
+
+
 def test_a_step_without_sixth_value_misses_the_cost_that_was_asked_for():
     finding = next(each for each in check(cost=("step",)).found if each.kind == "missing cost")
     assert "sixth" in finding.text
-    assert "--cost" in finding.mend
+    assert "--cost" in finding.fix
 
 
 def test_patience_has_an_end(monkeypatch):
-    monkeypatch.setattr(checking, "SECONDS_OF_PLAY", 0.03)
+    monkeypatch.setattr(play, "SECONDS_OF_PLAY", 0.03)
     findings = check("slow")
     assert "patience" in {finding.kind for finding in findings.found}
     assert "in 1 episode;" in findings.text()
@@ -325,7 +334,7 @@ def test_registered_environments_have_nothing_wrong_but_their_cost():
     with_cost = check_environment("CartPole-v1", ("none",), (), 5, 1000, 0)
     assert [finding.level for finding in with_cost.found] == [OK]
     assert "--algorithm trpo" in with_cost.command
-    assert "one of 2 choices" in with_cost.text()
+    assert "one of 2 actions (Discrete)" in with_cost.text()
     assert "time limit 500" in with_cost.text()
     without = check_environment("Pendulum-v1", (), (), 1, 1000, 0)
     assert [finding.kind for finding in without.found] == ["missing cost"]
@@ -337,7 +346,7 @@ def test_the_command_prints_and_answers_with_an_exit_code(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["check-env", "test_checking:Toy", "--env-args", "fault=no cost"])
     assert stop.value.code == 2
-    assert capsys.readouterr().out.rstrip().endswith("mend the problems before training")
+    assert capsys.readouterr().out.rstrip().endswith("fix the problems before training")
 
 
 @pytest.mark.parametrize(

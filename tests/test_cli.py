@@ -14,14 +14,23 @@ from pathlib import Path
 import pytest
 
 import spacerl
-from spacerl import sweep, training
-from spacerl.baselines import making
+from spacerl.algorithms import ALGORITHMS
 from spacerl.cli import main
-from spacerl.config import ALGORITHM_SUMMARIES, TASKS, RunConfig
-from test_training import quick_compilation  # noqa: F401
+from spacerl.envs.tasks import TASKS
+from spacerl.runs.config import SETTINGS, MainSettings, RunConfig
+from spacerl.runs.fields import defaults_of, names_of
+from spacerl.runs.folder import RunFolder
+from spacerl.training import baselines as making
+from spacerl.training import loop
+from spacerl.training import train as training
+from spacerl.training.programs import Program
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 HEAVY = {"jax", "jaxlib", "equinox", "matplotlib", "numpy", "gymnasium", "tensorboardX", "safetensors"}
-COMMANDS = ("train", "sweep", "resume", "evaluate", "report", "tasks", "algorithms", "baseline")
+# Options stand beside the update rules, and their defaults in the tasks: help on them may load what these import.
+RULES = {"jax", "jaxlib", "numpy", "gymnasium"}
+COMMANDS = ("train", "sweep", "resume", "evaluate", "report", "tasks", "algorithms", "baseline make", "baseline show")
 TINY = ["--algorithm", "pcpo", "--batch-size", "100", "--hidden", "4", "--updates", "2"]
 
 
@@ -66,11 +75,19 @@ print("LOADED", *{{name.split(".")[0] for name in sys.modules}})
 """
 
 
-def help_of(*arguments: str) -> str:
+def help_of(*arguments: str, asking: str = "--help", allowed: set[str] = frozenset()) -> str:
     """Text of a help page; it must come without loading anything heavy, which is what keeps it fast."""
-    text, loaded = python(HELP.format(arguments=[*arguments, "--help"])).split("LOADED")
-    assert not set(loaded.split()) & HEAVY
+    text, loaded = python(HELP.format(arguments=[*arguments, asking])).split("LOADED")
+    assert not set(loaded.split()) & (HEAVY - allowed)
     return text
+
+
+def words_of(text: str) -> str:
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
+
+
+def shown_as(value) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def test_help_names_every_command_and_loads_nothing_heavy():
@@ -78,26 +95,50 @@ def test_help_names_every_command_and_loads_nothing_heavy():
     assert all(command in text for command in COMMANDS)
 
 
-def test_help_of_train_comes_from_the_config():
-    text = help_of("train")
-    words = " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
-    for field in dataclasses.fields(RunConfig):
-        if field.name != "task":  # the positional argument
-            assert re.search(rf"--{field.name.replace('_', '-')}[ ,]", words), field.name
-        if field.default not in (dataclasses.MISSING, None) and not isinstance(field.default, bool | tuple):
-            assert f"(default: {field.default})" in words
+@pytest.mark.parametrize("algorithm", ["space", "d-pcpo"])
+def test_help_of_train_comes_from_the_config(algorithm):
+    """With the real defaults of the task and the algorithm that are named."""
+    asked = ("train", "point-gather", "--algorithm", algorithm)
+    words = words_of(help_of(*asked, asking="--help-all", allowed=RULES))
+    shown = {text.split()[0].strip(","): text for text in re.split(r" (?=--[a-z])", words) if text.startswith("--")}
+    options = ALGORITHMS[algorithm].options
+    defaults = defaults_of(RunConfig) | defaults_of(options) | dict(TASKS["point-gather"].settings)
+    defaults |= {"algorithm": algorithm}
+    for name in (*SETTINGS, *names_of(options)):
+        if name == "task":  # the positional argument
+            continue
+        text, value = shown[f"--{name.replace('_', '-')}"], defaults[name]
+        if value != () and not isinstance(value, bool):
+            values = value if isinstance(value, tuple) else (value,)
+            assert f"(default: {' '.join(map(shown_as, values))})" in text
     assert "Trust-region radius: mean KL of the reward step." in words  # the text under the field
+
+
+def test_short_help_of_train_shows_the_main_options_alone():
+    words = words_of(help_of("train", allowed=RULES))
+    main_names = set(names_of(MainSettings)) - {"task"}
+    shown = {name.replace("-", "_") for name in re.findall(r" --([a-z][a-z-]*)", words)}
+    assert main_names <= shown
+    assert not shown & ({*SETTINGS, *names_of(ALGORITHMS["space"].options)} - main_names)
+    assert "--help-all" in words
     assert "Task to learn" in words
 
 
-def test_listing_tasks_and_algorithms_loads_no_jax():
-    listing = (
-        "from spacerl.cli import main; main(['tasks']); main(['algorithms']); import sys; print('jax' in sys.modules)"
+def test_listing_tasks_loads_no_jax_and_algorithms_are_listed():
+    listing = "from spacerl.cli.main import main; main(['tasks'])"
+    listing += "; import sys; print('LOADED', 'jax' in sys.modules); main(['algorithms'])"
+    tasks, algorithms = python(listing).split("LOADED")
+    assert all(name in tasks for name in TASKS)
+    assert all(re.search(rf"^{name} ", algorithms, re.MULTILINE) for name in ALGORITHMS)
+    assert "50,000" in tasks
+    assert algorithms.split()[0] == "False"
+
+
+def test_run_folders_configs_and_reports_load_no_jax():
+    text = python(
+        "import sys, spacerl.runs.folder, spacerl.runs.config, spacerl.reporting; print('jax' in sys.modules)"
     )
-    text = python(listing)
-    assert all(name in text for name in (*TASKS, *ALGORITHM_SUMMARIES))
-    assert "50,000" in text
-    assert text.split()[-1] == "False"
+    assert text.split() == ["False"]
 
 
 def test_importing_the_package_loads_nothing_heavy_and_has_the_public_names():
@@ -132,18 +173,18 @@ def test_quiet_prints_the_folder_only(capsys, run):
 
 
 def interrupted(parts):
-    """In the place of a stepper: the user presses Ctrl-C at once."""
+    """In the place of a program: the user presses Ctrl-C at once."""
 
-    def stepper(state):
+    def step(state):
         raise KeyboardInterrupt
 
-    return stepper
+    return Program(step, lambda state: [state])
 
 
 def test_options_of_the_command_line_are_the_config_of_the_run(monkeypatch):
     given = {"seed": 3, "delta": 0.25, "hidden": [4, 3], "cost_limit": [2.5], "critic": "linear"}
     options = "--seed 3 --delta 0.25 --hidden 4 3 --cost-limit 2.5 --critic linear --bootstrap-truncation"
-    monkeypatch.setattr(training, "make_stepper", interrupted)
+    monkeypatch.setattr(training, "single_program", interrupted)
     with pytest.raises(SystemExit):
         main(["train", "point-gather", "--quiet", "--out", "run", *TINY, *options.split(" ")])
     config = json.loads(Path("run/config.json").read_text())
@@ -174,18 +215,18 @@ def test_report_writes_a_page_into_the_run_or_where_told(capsys, run):
 
 
 def test_a_sweep_is_its_runs_side_by_side(capsys, monkeypatch):
-    for module in (training, sweep):  # drawing compiles programs of its own
-        monkeypatch.setattr(module, "write_trajectories", lambda *arguments: None)
+    monkeypatch.setattr(loop, "write_trajectories", lambda *arguments: None)  # drawing compiles programs of its own
     # Well-conditioned on purpose: a batched product rounds differently, and only that may differ.
     setting = ["--algorithm", "f-pcpo", "--quiet", "--cg-damping", "0.1", "--fisher-subsample", "1"]
     lanes = ["--seeds", "1", "--baselines", "reward", "near"]
     main(["sweep", "point-circle", *TINY, *setting, *lanes, "--out", "sweep"])
     assert "2 run folders below sweep" in capsys.readouterr().out
     names = ["point-circle-f-pcpo-near-seed1", "point-circle-f-pcpo-reward-seed1"]
-    assert sorted(path.name for path in Path("sweep").iterdir()) == names
+    assert sorted(path.name for path in Path("sweep").iterdir()) == [*names, "sweep.json"]
+    assert json.loads(Path("sweep/sweep.json").read_text()) == {"programs": [names[::-1]]}
 
     main(["train", "point-circle", *TINY, *setting, "--seed", "1", "--baseline", "near", "--out", "alone"])
-    alone, together = training.RunFolder("alone"), training.RunFolder(Path("sweep", names[0]))
+    alone, together = RunFolder("alone"), RunFolder(Path("sweep", names[0]))
     assert alone.config() == together.config()
     assert len(alone.metrics()) == len(together.metrics()) == 2
     for one, other in zip(alone.metrics(), together.metrics(), strict=True):
@@ -193,11 +234,11 @@ def test_a_sweep_is_its_runs_side_by_side(capsys, monkeypatch):
         for name in ("update", "env_steps", "J_R", "J_C", "J_D", "entropy"):
             assert one[name] == pytest.approx(other[name], rel=1e-3)
         assert one["kl"] == pytest.approx(other["kl"], rel=0.05)  # so small that it is mostly rounding
-    assert training.RunFolder(Path("sweep", names[1])).metrics()[0]["J_D"] != alone.metrics()[0]["J_D"]
+    assert RunFolder(Path("sweep", names[1])).metrics()[0]["J_D"] != alone.metrics()[0]["J_D"]
 
 
 def test_interruption_has_its_own_exit_code(capsys, monkeypatch, run):
-    monkeypatch.setattr(training, "make_stepper", interrupted)
+    monkeypatch.setattr(training, "single_program", interrupted)
     with pytest.raises(SystemExit) as stop:
         main(["resume", "run", "--updates", "5", "--quiet"])
     assert stop.value.code == 130
@@ -208,7 +249,7 @@ def test_a_fault_of_ours_is_not_called_bad_input(monkeypatch, run):
     def faulty(parts):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(training, "make_stepper", faulty)
+    monkeypatch.setattr(training, "single_program", faulty)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["resume", "run", "--updates", "5", "--quiet"])
 
@@ -234,8 +275,9 @@ def test_baseline_show_of_a_task_without_any_is_bad_input(capsys):
 
 
 def test_baseline_make_writes_a_policy_with_its_facts(capsys, monkeypatch):
-    preset = dataclasses.replace(TASKS["point-circle"], batch_size=100, hidden=(4,))
-    monkeypatch.setitem(TASKS, "point-circle", preset)
+    task = TASKS["point-circle"]
+    small = dataclasses.replace(task, settings={**task.settings, "batch_size": 100, "hidden": (4,)})
+    monkeypatch.setitem(TASKS, "point-circle", small)
     monkeypatch.setattr(making, "EVALUATION_EPISODES", 40)
     main(["baseline", "make", "point-circle", "--kind", "reward", "--updates", "1", "--seed", "2", "--quiet"])
     printed = capsys.readouterr().out
@@ -244,7 +286,8 @@ def test_baseline_make_writes_a_policy_with_its_facts(capsys, monkeypatch):
     assert facts["trained_h_C"] == 15.0  # three times the task's
     assert (facts["task"], facts["kind"], facts["seed"], facts["updates"]) == ("point-circle", "reward", 2, 1)
     assert f"J_R {facts['J_R']:.3f}, J_C {facts['J_C']:.3f}" in printed
-    assert "--kind reward --cost-limit 15 --updates 1 --delta 0.01 --seed 2" in facts["command"]
+    made_by = "spacerl baseline make point-circle --kind reward --updates 1 --delta 0.01 --seed 2 --cost-limit 15"
+    assert facts["command"] == made_by
     assert not list(Path().glob("**/checkpoints"))
     with pytest.raises(SystemExit) as stop:  # a second time nothing is overwritten
         main(["baseline", "make", "point-circle", "--kind", "reward", "--updates", "1", "--quiet"])

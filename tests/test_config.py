@@ -5,16 +5,32 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from spacerl import config as configuration
-from spacerl.config import ALGORITHM_SUMMARIES, TASKS, InputError, RunConfig
-from spacerl.training import assemble, baseline_thetas, fused_step
-from spacerl.types import Worth
-from spacerl.update import initial_state
+import spacerl
+from spacerl.algorithms import ALGORITHMS
+from spacerl.envs.tasks import TASKS
+from spacerl.runs.config import GROUPS, SETTINGS, RunConfig
+from spacerl.runs.fields import names_of
+from spacerl.runs.folder import RunFolder
+from spacerl.training.assemble import assemble
+from spacerl.training.programs import baseline_parameters, fused_step
+from spacerl.training.settings import read_config, resolve
+from spacerl.training.update import initial_state
+from spacerl.types import BaselineMeasurement, InputError
+from support.settings import another, asking_for
+
+
+def resolved(task: str, **settings) -> RunConfig:
+    """The whole config of a run, with the costs and the time limit of its task."""
+    name = task if task in TASKS and TASKS[task].available else "point-circle"
+    return resolve({"task": task, **settings}).config(spacerl.make_env(name).spec)
+
 
 # ---------------------------------------------------------------- the paper's table
 
@@ -41,20 +57,21 @@ TABLE = {
 
 @pytest.mark.parametrize("task", COLUMNS)
 def test_presets_are_the_papers_table(task, monkeypatch):
-    monkeypatch.setitem(TASKS, task, dataclasses.replace(TASKS[task], available=True))
-    config = RunConfig(task=task, algorithm="space", baseline="near").resolved()
+    somewhere = dataclasses.replace(TASKS[task], jax_env=TASKS["point-circle"].jax_env)
+    monkeypatch.setitem(TASKS, task, somewhere)
+    settings = resolved(task, algorithm="space", baseline="near").settings()
     given = {name: row[COLUMNS.index(task)] for name, row in TABLE.items()}
     given["cost_limit"] = (given["cost_limit"],)
-    assert {name: getattr(config, name) for name in TABLE} == given
-    assert config.threshold_constant == 10.0  # appendix, "Implementation of Updating h_D"
+    assert {name: settings[name] for name in TABLE} == given
+    assert settings["threshold_constant"] == 10.0  # appendix, "Implementation of Updating h_D"
 
 
 @pytest.mark.parametrize("task", COLUMNS[:4])
 def test_ants_begin_calm_and_the_others_as_in_the_original_code(task):
-    config = RunConfig(task=task, algorithm="pcpo").resolved()
+    config = resolved(task, algorithm="pcpo")
     calm = task.startswith("ant")
     assert (config.initial_std, config.initial_gain) == ((0.15, 0.01) if calm else (1.0, 1.0))
-    asked = RunConfig(task=task, algorithm="pcpo", initial_std=2.0, initial_gain=0.5).resolved()
+    asked = resolved(task, algorithm="pcpo", initial_std=2.0, initial_gain=0.5)
     assert (asked.initial_std, asked.initial_gain) == (2.0, 0.5)
 
 
@@ -64,10 +81,8 @@ def test_the_table_has_these_seven_tasks():
 
 
 def test_the_environments_have_the_tables_rollout_length():
-    from spacerl.library import make_env
-
     for task in COLUMNS[:4]:
-        assert make_env(task).horizon == TABLE["rollout_length"][COLUMNS.index(task)]
+        assert spacerl.make_env(task).spec.horizon == TABLE["rollout_length"][COLUMNS.index(task)]
 
 
 # ---------------------------------------------------------------- filling in and reading back
@@ -75,91 +90,217 @@ def test_the_environments_have_the_tables_rollout_length():
 
 def test_what_is_given_wins_over_the_preset():
     given = {"delta": 0.5, "hidden": [3, 2], "cost_limit": 1, "critic": "linear", "updates": 7, "gae_lambda": 0.0}
-    config = RunConfig("point-circle", algorithm="pcpo", **given).resolved()
+    config = resolved("point-circle", algorithm="pcpo", **given)
     assert {name: getattr(config, name) for name in given} == given | {"hidden": (3, 2), "cost_limit": (1,)}
     assert config.batch_size == 50_000
 
 
-def test_filling_in_twice_changes_nothing():
-    config = RunConfig("point-gather", baseline="near").resolved()
-    assert config.resolved() == config
-    free = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) is None]
-    assert free == ["workers", "projection_kl_bound", "pretrain_delta"]
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_filling_in_twice_changes_nothing_and_nothing_is_left_open(algorithm):
+    config = resolved("point-gather", **asking_for(algorithm))
+    assert resolved("point-gather", **{k: v for k, v in config.settings().items() if k != "task"}) == config
+    assert config.settings().keys() == {*SETTINGS, *names_of(ALGORITHMS[algorithm].options)}
+    assert None not in config.settings().values()
+
+
+def own_environment() -> RunConfig:
+    spec = dataclasses.replace(spacerl.make_env("point-circle").spec, cost_names=("one", "two"))
+    settings = {"cost_limit": (1.0, 0.1), "hidden": (7, 5), "delta": 1 / 3}
+    return resolve({"task": "own:mine", "algorithm": "pcpo", **settings}).config(spec)
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        RunConfig("point-circle", algorithm="trpo"),
-        RunConfig("point-circle", algorithm="trpo").resolved(),
-        RunConfig("own:mine", algorithm="pcpo", cost_limit=(1.0, 0.1), hidden=(7, 5), delta=1 / 3).resolved(),
-        RunConfig("point-gather", baseline="runs/a b", projection_kl_bound=1e-3, bootstrap_truncation=True).resolved(),
+        RunConfig(task="point-circle", algorithm="trpo", cost_limit=(5.0,)),
+        resolved("point-circle", algorithm="trpo"),
+        own_environment(),
+        resolved("point-gather", baseline="runs/a b", projection_kl_bound=1e-3, bootstrap_truncation=True),
     ],
 )
 def test_a_config_written_and_read_is_the_same(config):
     assert RunConfig.from_json(config.to_json()) == config
-    assert json.loads(config.to_json()).keys() == {field.name for field in dataclasses.fields(RunConfig)}
+    assert json.loads(config.to_json()).keys() == {"format", *SETTINGS, *config.options}
 
 
-def test_a_config_with_an_unknown_key_names_the_nearest():
+def refuse(constant: str):
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def written(folder: Path, text: str) -> RunFolder:
+    (folder / "config.json").write_text(text)
+    return RunFolder(folder)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_setting_and_option_of_every_algorithm_is_read_back(algorithm, tmp_path):
+    usual = resolved("point-circle", **asking_for(algorithm))
+    fixed = {"task": usual.task, "algorithm": algorithm, "baseline": ("cost", "near")[: 1 + bool(usual.baseline)]}
+    fixed |= {"env_args": ("length=3",), "cost": ("far=info:far", "step"), "workers": 3, "rollout_length": 17}
+    changed = {name: fixed.get(name, another(name, value)) for name, value in usual.settings().items()}
+    assert all(changed[name] != value for name, value in usual.settings().items() if name not in ("task", "algorithm"))
+    own = {name: value for name, value in changed.items() if name in SETTINGS}
+    options = {name: value for name, value in changed.items() if name not in SETTINGS}
+    assert own.keys() == {name for group in GROUPS for name in names_of(group)}
+    for config in (usual, RunConfig(**own, options=options)):
+        text = config.to_json()
+        flat = json.loads(text, parse_constant=refuse)
+        assert "null" not in text
+        assert None not in flat.values()
+        endless = {name for name, value in config.settings().items() if value == math.inf}
+        assert {name for name, value in flat.items() if value == "inf"} == endless
+        again, _ = read_config(written(tmp_path, text))
+        assert again == config
+        assert again.settings() == config.settings()
+        assert {name: type(value) for name, value in again.settings().items()} == {
+            name: type(value) for name, value in config.settings().items()
+        }
+
+
+def test_an_endless_bound_is_written_as_text():
+    text = resolved("point-circle", algorithm="pcpo").to_json()
+    assert '"projection_kl_bound": "inf"' in text
+    assert RunConfig.from_json(text).options["projection_kl_bound"] == math.inf
+
+
+@pytest.mark.parametrize("lines", ["", '"format": 2, '])
+def test_a_config_with_an_unknown_key_names_the_nearest(lines, tmp_path):
+    text = f'{{{lines}"task": "point-circle", "algorithm": "pcpo", "cost_limit": [5.0], "deltas": 1}}'
     with pytest.raises(InputError, match=r"unknown config key 'deltas'.*did you mean 'delta'"):
-        RunConfig.from_json('{"task": "point-circle", "deltas": 1}')
+        read_config(written(tmp_path, text))
+
+
+def test_a_config_of_a_later_version_is_refused(tmp_path):
+    text = '{"format": 3, "task": "point-circle", "algorithm": "pcpo", "cost_limit": [5.0]}'
+    with pytest.raises(InputError, match=r"config\.json': its format is 3 and this version of spacerl reads up to 2"):
+        RunFolder.open(written(tmp_path, text).path).config()
+
+
+# ---------------------------------------------------------------- what earlier versions wrote
+
+# config.json of a run that was trained before files had a format: one record for all algorithms, null for "not set".
+FORMAT_1 = """{
+  "task": "point-circle", "algorithm": "space", "baseline": "reward", "updates": 5, "seed": 3, "cost_limit": [5.0],
+  "delta": 0.0001, "batch_size": 400, "rollout_length": 50, "env_args": [], "cost": [], "environments": 16,
+  "workers": null, "worker_timeout": 60.0, "simulator": "auto", "discount": 0.995, "cost_discount": 1.0,
+  "divergence_discount": 1.0, "gae_lambda": 0.95, "cost_gae_lambda": 1.0, "divergence_gae_lambda": 0.95,
+  "bootstrap_truncation": false, "hidden": [64, 32], "filters": [24, 12], "normalise_observations": false,
+  "initial_std": 1.0, "initial_gain": 1.0, "critic": "neural", "critic_kl": 0.01, "critic_steps": 1,
+  "critic_sees_time": false, "cg_iterations": 10, "cg_damping": 1e-05, "fisher_subsample": 0.2,
+  "backtrack_factor": 0.7, "backtrack_tries": 15, "projection": "l2", "combine": "printed",
+  "projection_kl_bound": null, "divergence_gradient": "full", "divergence_threshold": 6.0, "threshold_rule": "lemma",
+  "threshold_constant": 10.0, "pull_kl": 0.02, "pull_kl_max": 0.04, "cost_margin": 0.5, "margin_rate": 0.1,
+  "seek_baseline": true, "promise_rate": 0.3, "baseline_std": 0.3, "baseline_exploration": 0.1,
+  "divergence_weight": 2.0, "weight_schedule": "printed", "weight_decay": 0.95, "multiplier_rate": 0.05,
+  "pretrain_tolerance": 0.05, "pretrain_updates": 100000, "pretrain_delta": null, "checkpoint_every": 10,
+  "keep_checkpoints": 3
+}"""
+PROJECTED = {"projection": "l2", "projection_kl_bound": math.inf}
+PRINTED = PROJECTED | {"divergence_gradient": "full", "divergence_threshold": 6.0, "threshold_rule": "lemma"}
+PRINTED |= {"threshold_constant": 10.0}
+SEARCHED = {"backtrack_factor": 0.7, "backtrack_tries": 15}
+GUARDED = PRINTED | SEARCHED | {"projection_kl_bound": 0.04, "pull_kl": 0.02, "pull_kl_max": 0.04, "cost_margin": 0.5}
+GUARDED |= {"margin_rate": 0.1, "seek_baseline": True, "promise_rate": 0.3}
+IMITATED = {"pretrain_tolerance": 0.05, "pretrain_updates": 100_000, "pretrain_delta": "delta"}
+WEIGHTED = {"divergence_gradient": "full", "divergence_weight": 2.0}
+SCHEDULED = WEIGHTED | {"weight_schedule": "printed", "weight_decay": 0.95}
+# Algorithm and form that the file says -> the algorithm of today and all of its options.
+UPGRADES = {
+    ("space", "printed"): ("space-printed", PRINTED),
+    ("space", "sequential"): ("space-sequential", PRINTED),
+    ("space", "joint"): ("space-joint", PRINTED),
+    ("space", "guarded"): ("space", GUARDED),
+    ("trpo", "guarded"): ("trpo", SEARCHED),
+    ("trpo-lagrangian", "guarded"): ("trpo-lagrangian", SEARCHED | {"multiplier_rate": 0.05}),
+    ("cpo", "guarded"): ("cpo", SEARCHED),
+    ("pcpo", "guarded"): ("pcpo", PROJECTED),
+    ("f-cpo", "guarded"): ("f-cpo", WEIGHTED | SEARCHED),
+    ("f-pcpo", "guarded"): ("f-pcpo", WEIGHTED | PROJECTED),
+    ("d-cpo", "guarded"): ("d-cpo", SCHEDULED | SEARCHED),
+    ("d-pcpo", "guarded"): ("d-pcpo", SCHEDULED | PROJECTED),
+    ("pretrain", "guarded"): ("pretrain", PROJECTED | IMITATED | {"divergence_gradient": "full"}),
+}
+
+
+@pytest.mark.parametrize("form", UPGRADES, ids="-".join)
+def test_a_config_of_an_earlier_version_is_read_with_its_options(form, tmp_path):
+    old = json.loads(FORMAT_1) | {"algorithm": form[0], "combine": form[1]}
+    config, algorithm = read_config(written(tmp_path, json.dumps(old)))
+    name, options = UPGRADES[form]
+    assert (config.algorithm, algorithm.name) == (name, name)
+    assert config.options == options
+    assert (config.baseline, config.workers) == (("reward",), "auto")
+    kept = {key: tuple(value) if isinstance(value, list) else value for key, value in old.items()}
+    others = {key for key in SETTINGS if key not in ("algorithm", "baseline", "workers")}
+    assert {key: getattr(config, key) for key in others} == {key: kept[key] for key in others}
+    assert read_config(written(tmp_path, config.to_json()))[0] == config
+
+
+def test_every_algorithm_has_its_upgrade():
+    assert {name for name, _ in UPGRADES.values()} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize(
+    ("old", "names"), [(None, ()), ("near", ("near",)), (["near", "cost"], ("near", "cost"))], ids=str
+)
+def test_baselines_of_an_earlier_version_are_read(old, names, tmp_path):
+    given = json.loads(FORMAT_1) | {"algorithm": "pcpo", "baseline": old, "workers": 2, "projection_kl_bound": 0.5}
+    config, _ = read_config(written(tmp_path, json.dumps(given)))
+    assert (config.baseline, config.workers, config.options["projection_kl_bound"]) == (names, 2, 0.5)
 
 
 # ---------------------------------------------------------------- every key does something
 
 TINY = {"task": "point-circle", "batch_size": 100, "hidden": (4,), "baseline": "reward"}
-BASES = {name: {"algorithm": name} for name in ALGORITHM_SUMMARIES} | {
-    f"space {choice}": {"algorithm": "space", "combine": choice} for choice in configuration._CHOICES["combine"]
-}
+BASES = {name: {"algorithm": name} for name in ALGORITHMS}
 BASES["d-pcpo"] |= {"weight_schedule": "decay"}
 LOOP = {"updates", "checkpoint_every", "keep_checkpoints"}  # not part of an update: see test_training
 # Of environments on the host and of baselines that are functions: see test_own_environment.
 LOOP |= {"env_args", "cost", "environments", "workers", "worker_timeout", "filters"}
 LOOP |= {"baseline_std", "baseline_exploration", "simulator"}
-LIKELY = {"backtrack": "cpo", "weight": "d-pcpo", "divergence_weight": "f-cpo", "pretrain": "pretrain"}
-LIKELY |= {start: "space guarded" for start in ("pull", "cost_margin", "margin", "promise")}
 
 
 @functools.cache
 def program(*settings) -> str:
     """All that one update computes, from the first state on, as text: operations, shapes and constants."""
-    parts = assemble(RunConfig(**dict(settings)))
-    start = jax.make_jaxpr(lambda: initial_state(parts.learner, parts.config.seed, Worth(1.0, 0.0)))()
+    parts = assemble(resolve(dict(settings)))
+    start = jax.make_jaxpr(lambda: initial_state(parts.learner, parts.config.seed, BaselineMeasurement(1.0, 0.0)))()
     state = jax.eval_shape(lambda: initial_state(parts.learner, 0))
-    thetas = baseline_thetas(parts)
+    thetas = baseline_parameters(parts)
     update = jax.make_jaxpr(lambda state, thetas: fused_step(parts, state, thetas))(state, thetas)
     numbers = [np.asarray(x).tobytes() for x in (*start.consts, *update.consts, *thetas)]
     return f"{start}{update}{numbers}"
 
 
-def another(name: str, value):
-    """A valid value of the field that is not `value`."""
-    if name in configuration._CHOICES:
-        return next(choice for choice in configuration._CHOICES[name] if choice != value)
-    if name in ("task", "algorithm", "baseline"):
-        return {"task": "point-gather", "algorithm": "trpo", "baseline": "cost"}[name]
-    if name in ("hidden", "cost_limit"):
-        return tuple(number + 1 for number in value)
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return value + 1
-    return 0.01 if value is None else 0.5 * value
+def changes_the_program(name: str, base: str, **more) -> bool:
+    settings = TINY | BASES[base] | more
+    draft = resolve(settings)
+    changed = settings | {name: another(name, {**draft.values, **draft.options}[name])}
+    return program(*sorted(settings.items())) != program(*sorted(changed.items()))
 
 
-def changes_the_program(name: str, base: str) -> bool:
-    settings = TINY | BASES[base]
-    value = getattr(RunConfig(**settings).resolved(), name)
-    return program(*sorted(settings.items())) != program(*sorted((settings | {name: another(name, value)}).items()))
-
-
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(RunConfig) if field.name not in LOOP])
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in LOOP])
 def test_every_key_changes_what_some_algorithm_computes(name):
-    likely = [base for start, base in LIKELY.items() if name.startswith(start) and base in BASES]
-    assert any(changes_the_program(name, base) for base in [*likely, "space printed", *BASES])
+    assert any(changes_the_program(name, base) for base in ["space-printed", *BASES])
+
+
+# One of each kind of options; the others have them from the same classes.
+KINDS_OF_OPTIONS = ("space", "space-printed", "d-cpo", "d-pcpo", "pretrain", "trpo-lagrangian")
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=[] if name in KINDS_OF_OPTIONS else [pytest.mark.slow]) for name in ALGORITHMS],
+)
+def test_every_option_changes_what_its_own_algorithm_computes(algorithm):
+    """An option belongs to those that use it."""
+    idle = [name for name in names_of(ALGORITHMS[algorithm].options) if not changes_the_program(name, algorithm)]
+    assert not idle
 
 
 def test_a_key_that_does_nothing_would_be_noticed():
-    assert not changes_the_program("weight_decay", "trpo")
-    assert not changes_the_program("combine", "pcpo")
+    assert not changes_the_program("worker_timeout", "trpo")
+    assert changes_the_program("threshold_constant", "space-printed")
+    assert not changes_the_program("threshold_constant", "space-printed", threshold_rule="fixed")
+    with pytest.raises(InputError, match=r"weight-decay is not a setting of algorithm 'trpo': it belongs to d-cpo, d-"):
+        resolve(TINY | {"algorithm": "trpo", "weight_decay": 0.5})

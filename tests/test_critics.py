@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from conftest import quick_jit
-from spacerl.critics import Critic, linear_critic, neural_critic
+from spacerl.training.critics import Critic, linear_critic, neural_critic
+from spacerl.types import ImageSpec
+from support.learners import quick_jit
 
 SAMPLES, WIDTH = 600, 3
 KINDS = ["neural", "linear"]
@@ -54,7 +55,7 @@ def unexplained(critic, state, data) -> np.ndarray:
 def test_neural_critic_learns_step_by_step():
     data = regression()
     critic = make_critic("neural")
-    # One fit may only move a KL of 0.05, that is a tenth of a squared deviation; thirty may do all of it.
+    # One fit may only move a KL of 0.05, that is a tenth of a squared standard deviation; thirty may do all of it.
     after_one, after_many = (np.max(unexplained(critic, fitted(critic, data, n), data)) for n in (1, 30))
     assert after_one > 0.3
     assert after_many < 0.05
@@ -68,7 +69,8 @@ def test_linear_critic_is_least_squares():
     x, t = np.clip(obs, -10.0, 10.0), index[:, None] / 100.0
     features = np.concatenate([x, x**2, t, t**2, t**3, np.ones_like(t)], axis=-1)
     best = (features @ np.linalg.lstsq(features, targets.T)[0]).T
-    # The ridge (1e-5 of the features' mean square) moves predictions by a few thousandths of the targets' deviation.
+    # The ridge (1e-5 of the features' mean square) moves predictions by a few thousandths of the targets' standard
+    # deviation.
     assert np.max(np.abs(prediction - best) / np.std(targets, axis=-1, keepdims=True)) < 1e-2
 
 
@@ -135,12 +137,12 @@ def test_neural_critic_learns_all_of_a_batch_that_comes_in_order():
     assert np.max(unexplained(critic, fitted(critic, data, 30), data)) < 0.1
 
 
-# ---------------------------------------------------------------- pictures
+# ---------------------------------------------------------------- images
 
 SIDE = 8
 
 
-def pictures(seed: int = 0):
+def images(seed: int = 0):
     """A bright square somewhere in the dark beside two numbers; targets: where it is, and one of the numbers."""
     rng = np.random.default_rng(seed)
     place = rng.integers(0, SIDE - 2, size=(SAMPLES, 2))
@@ -154,27 +156,27 @@ def pictures(seed: int = 0):
     return *(jnp.asarray(x, jnp.float32) for x in parts), jnp.arange(SAMPLES)
 
 
-def picture_critic(obs_shape, offset: int) -> Critic:
-    images = ((offset, (SIDE, SIDE, 1), 1 / 255),)
+def image_critic(obs_shape, offset: int) -> Critic:
+    images = (ImageSpec(offset, (SIDE, SIDE, 1), 1 / 255),)
     critic = neural_critic(2, obs_shape, (16,), 0.05, 10, 1e-5, images=images, filters=(6, 4))
     return Critic(*(quick_jit(function) for function in critic))
 
 
 def test_neural_critic_sees_where_things_are():
-    data = pictures()
-    critic = picture_critic((SIDE * SIDE + 2,), 1)
+    data = images()
+    critic = image_critic((SIDE * SIDE + 2,), 1)
     state = fitted(critic, data, 40)
     assert state.obs_mean.shape == state.obs_std.shape == (2,)  # of the numbers, not of the pixels
     assert np.max(unexplained(critic, state, data)) < 0.1
 
 
 def test_neural_critic_of_bytes_is_the_one_of_floats_in_parts_or_whole(monkeypatch):
-    obs, index, targets, weight, rows = pictures()
+    obs, index, targets, weight, rows = images()
     image = obs[:, 1:-1].reshape(SAMPLES, SIDE, SIDE, 1)
     states = []
     for at_once, dtype in ((1000, jnp.float32), (512, jnp.uint8)):
-        monkeypatch.setattr("spacerl.policies.ROWS_AT_ONCE", at_once)
-        critic = picture_critic((SIDE, SIDE, 1), 0)
+        monkeypatch.setattr("spacerl.policies.networks.ROWS_AT_ONCE", at_once)
+        critic = image_critic((SIDE, SIDE, 1), 0)
         states.append(fitted(critic, (image.astype(dtype), index, targets, weight, rows), 1))
     moved = np.max(np.abs(states[0].theta - critic.init(jax.random.key(1)).theta))
     assert moved > 0.01

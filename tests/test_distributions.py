@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from conftest import quick_jit
 from spacerl.core.distributions import Categorical, Gaussian, MultiCategorical
 from spacerl.core.fisher import fisher_product
+from support.learners import quick_jit
 
 RNG = np.random.default_rng(0)
 BATCH, ACTIONS = 20, 3
-CHOICES = (2, 3, 1, 4)
+NVEC = (2, 3, 1, 4)
 
 
 def gaussians():
@@ -29,7 +29,7 @@ def categoricals():
 
 
 def multicategoricals():
-    return MultiCategorical(jnp.asarray(2.0 * RNG.normal(size=(BATCH, sum(CHOICES))), jnp.float32), CHOICES)
+    return MultiCategorical(jnp.asarray(2.0 * RNG.normal(size=(BATCH, sum(NVEC))), jnp.float32), NVEC)
 
 
 KINDS = [gaussians, categoricals, multicategoricals]
@@ -48,7 +48,8 @@ def test_gaussian_log_prob_and_entropy():
 
 def test_gaussian_kl_is_the_integral():
     p, q = gaussians(), gaussians()
-    z = np.linspace(-12.0, 12.0, 4001)[:, None, None]  # in units of p's deviation: its mass beyond 12 is 1e-33
+    # In units of p's standard deviation: its mass beyond 12 is 1e-33.
+    z = np.linspace(-12.0, 12.0, 4001)[:, None, None]
     x = frozen(p).mean() + frozen(p).std() * z
     integrand = frozen(p).pdf(x) * (frozen(p).logpdf(x) - frozen(q).logpdf(x)) * frozen(p).std()
     expected = np.sum(integrand, axis=0).sum(-1) * (z[1, 0, 0] - z[0, 0, 0])
@@ -89,7 +90,8 @@ def test_gaussian_samples_have_the_distributions_moments():
     dist = gaussians()
     samples = np.asarray(dist.sample(Gaussian.noise(jax.random.key(1), (100_000, BATCH, ACTIONS))))
     std = np.exp(np.asarray(dist.log_std))
-    # 60 means and deviations with standard errors of 1/316 and 1/447 of a deviation: five of them are never reached.
+    # 60 means and standard deviations with standard errors of 1/316 and 1/447 of the latter: five of them are never
+    # reached.
     assert np.max(np.abs(samples.mean(0) - dist.mean) / std) < 5.0 / 316.0
     assert np.max(np.abs(samples.std(0) / std - 1.0)) < 5.0 / 447.0
 
@@ -145,40 +147,40 @@ def test_fisher_is_the_covariance_of_the_score(make):
     np.testing.assert_allclose(np.mean(np.asarray(slope) ** 2, axis=0), quadratic, rtol=0.03)
 
 
-# ---------------------------------------------------------------- several lists of choices
+# ---------------------------------------------------------------- several discrete actions
 
 
 def joint(dist: MultiCategorical) -> tuple[np.ndarray, np.ndarray]:
-    """All combinations of choices (C, D), and their probabilities (B, C) in double precision."""
-    cuts = np.split(np.asarray(dist.logits, np.float64), np.cumsum(dist.choices)[:-1], axis=-1)
+    """All combinations of actions (C, D), and their probabilities (B, C) in double precision."""
+    cuts = np.split(np.asarray(dist.logits, np.float64), np.cumsum(dist.nvec)[:-1], axis=-1)
     lists = [scipy.special.softmax(logits, axis=-1) for logits in cuts]
-    combinations = np.array(list(itertools.product(*(range(count) for count in dist.choices))))
+    combinations = np.array(list(itertools.product(*(range(count) for count in dist.nvec))))
     parts = [p[:, combinations[:, i]] for i, p in enumerate(lists)]
     return combinations, np.prod(parts, axis=0)
 
 
-def test_several_lists_are_the_enumerated_joint_distribution():
+def test_several_discrete_actions_are_the_enumerated_joint_distribution():
     p, q = multicategoricals(), multicategoricals()
     combinations, chances = joint(p)
     others = joint(q)[1]
     np.testing.assert_allclose(chances.sum(-1), 1.0)
-    every = jnp.asarray(np.broadcast_to(combinations[:, None], (len(combinations), BATCH, len(CHOICES))))
+    every = jnp.asarray(np.broadcast_to(combinations[:, None], (len(combinations), BATCH, len(NVEC))))
     np.testing.assert_allclose(jax.vmap(p.log_prob)(every).T, np.log(chances), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(p.entropy(), -np.sum(chances * np.log(chances), axis=-1), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(p.kl(q), np.sum(chances * np.log(chances / others), axis=-1), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(p.mode(), combinations[np.argmax(chances, axis=-1)])
 
 
-def test_samples_of_several_lists_have_the_joint_frequencies():
+def test_samples_of_several_discrete_actions_have_the_joint_frequencies():
     dist = jax.tree.map(lambda leaf: leaf[:4], multicategoricals())
-    samples = np.asarray(dist.sample(MultiCategorical.noise(jax.random.key(5), (100_000, 4, sum(CHOICES)))))
+    samples = np.asarray(dist.sample(MultiCategorical.noise(jax.random.key(5), (100_000, 4, sum(NVEC)))))
     combinations, chances = joint(dist)
     frequencies = np.stack([np.all(samples == row, axis=-1).mean(0) for row in combinations], axis=-1)
     error = np.sqrt(chances * (1.0 - chances) / 100_000)
     assert np.all(np.abs(frequencies - chances) < 5.0 * error + 5e-5)
 
 
-def test_one_list_is_a_categorical():
+def test_one_discrete_action_is_a_categorical():
     p, q = categoricals(), categoricals()
     one, other = (MultiCategorical(dist.logits, (ACTIONS + 1,)) for dist in (p, q))
     noise = Categorical.noise(jax.random.key(6), p.logits.shape)
@@ -187,7 +189,7 @@ def test_one_list_is_a_categorical():
     np.testing.assert_array_equal(one.fisher(other).logits, p.fisher(q).logits)
 
 
-def test_several_lists_pass_through_every_transformation_of_an_update():
+def test_several_discrete_actions_pass_through_every_transformation_of_an_update():
     """Stacked by a scan, reshaped and masked leaf by leaf, differentiated as a whole, in a Fisher product."""
     dist, tangent = multicategoricals(), multicategoricals()
     weight = jnp.full(BATCH, 1.0 / BATCH)
@@ -198,13 +200,13 @@ def test_several_lists_pass_through_every_transformation_of_an_update():
         flat = jax.tree.map(lambda leaf: jnp.where(leaf > 99.0, 0.0, leaf).reshape(3 * BATCH, -1), stacked)
         slopes = jax.jacrev(lambda d: jnp.stack([jnp.sum(d.entropy()), jnp.sum(d.kl(tangent))]))(dist)
         theta = dist.logits.ravel()
-        product = fisher_product(lambda t: MultiCategorical(t.reshape(BATCH, -1), CHOICES), theta, weight, 0.0)
+        product = fisher_product(lambda t: MultiCategorical(t.reshape(BATCH, -1), NVEC), theta, weight, 0.0)
         products = product(tangent.logits.ravel()[None])[0].reshape(BATCH, -1), dist.fisher(tangent).logits / BATCH
         return flat, slopes, products, flat.entropy(), jax.vmap(lambda d: d.entropy())(dist)
 
     flat, slopes, (product, expected), entropies, entropy = transformed(dist, tangent)
-    assert flat.choices == slopes.choices == CHOICES
-    assert slopes.logits.shape == (2, BATCH, sum(CHOICES))
+    assert flat.nvec == slopes.nvec == NVEC
+    assert slopes.logits.shape == (2, BATCH, sum(NVEC))
     np.testing.assert_array_equal(flat.logits.reshape(3, BATCH, -1)[2], dist.logits)
     np.testing.assert_allclose(entropies.reshape(3, BATCH)[1], entropy, rtol=1e-6)
     np.testing.assert_allclose(product, expected, rtol=1e-4, atol=1e-7)

@@ -17,9 +17,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import spacerl.envs
-from spacerl.envs import GYMNASIUM_IDS, make_native
-from spacerl.envs.gymnasium import PointCircleEnv, key_from
-from spacerl.envs.point import GatherState, PointCircle, PointGather, PointState
+from spacerl.envs.point.gymnasium import PointCircleEnv, key_from
+from spacerl.envs.point.robot import GatherState, PointCircle, PointGather, PointState
+from spacerl.envs.tasks import TASKS, task_named
 
 AHEAD = 0.0426
 IDS = {"point-circle": "spacerl/PointCircle-v0", "point-gather": "spacerl/PointGather-v0"}
@@ -301,7 +301,7 @@ def test_gather_placement_is_uniform_over_the_35_cells():
 
 def test_seeds_reproduce_and_differ():
     for name in IDS:
-        env = make_native(name)
+        env = spacerl.make_env(name)
         first, again, other = (env.observe(env.reset(jax.random.key(seed))) for seed in (3, 3, 4))
         np.testing.assert_array_equal(first, again)
         assert not np.array_equal(first, other)
@@ -311,16 +311,17 @@ def test_seeds_reproduce_and_differ():
 
 
 def test_names_shapes_and_arenas():
-    circle, gather = make_native("point-circle"), make_native("point-gather")
-    assert (circle.obs_shape, circle.horizon, gather.obs_shape, gather.horizon) == ((9,), 50, (29,), 15)
-    assert circle.action_space[:4] == ("box", 2, (-1.0, -0.25), (1.0, 0.25))
+    circle, gather = spacerl.make_env("point-circle"), spacerl.make_env("point-gather")
+    assert (circle.spec.obs_shape, circle.spec.horizon) == ((9,), 50)
+    assert (gather.spec.obs_shape, gather.spec.horizon) == ((29,), 15)
+    assert circle.spec.action[:4] == ("box", 2, (-1.0, -0.25), (1.0, 0.25))
     assert circle.arena() == {"kind": "circle", "radius": 5.0, "x_limit": 2.5}
     assert gather.arena() == {"kind": "gather", "half_width": 6.0, "catch_range": 1.0}
-    assert make_native("point-circle", radius=10.0) == dataclasses.replace(circle, radius=10.0)
+    assert task_named("point-circle").make_jax_env(radius=10.0) == dataclasses.replace(circle, radius=10.0)
     for name, env in (("point-circle", circle), ("point-gather", gather)):
-        assert env.name == name
+        assert env.spec.name == name
         state = env.reset(jax.random.key(0))
-        assert env.observe(state).shape == env.obs_shape
+        assert env.observe(state).shape == env.spec.obs_shape
         assert env.position(state).shape == (2,)
     positions, alive = gather.objects(gather.reset(jax.random.key(0)))
     assert (positions.shape, alive.shape) == ((10, 2), (10,))
@@ -328,7 +329,7 @@ def test_names_shapes_and_arenas():
 
 def test_mistakes_are_explained():
     with pytest.raises(ValueError, match="did you mean 'point-circle'"):
-        make_native("point-cirle")
+        spacerl.make_env("point-cirle")
     with pytest.raises(ValueError, match="35 places"):
         PointGather(n_bombs=40)
     with pytest.raises(ValueError, match="less than pi"):
@@ -338,7 +339,7 @@ def test_mistakes_are_explained():
 
 
 def test_listing_the_tasks_imports_no_jax():
-    program = "import sys, spacerl.envs; assert len(spacerl.envs.NATIVE) >= 2; assert 'jax' not in sys.modules"
+    program = "import sys, spacerl.envs; assert len(spacerl.envs.TASKS) >= 2; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
@@ -347,7 +348,9 @@ def test_registration_is_idempotent_and_agrees_with_the_horizons():
     spacerl.envs.register()
     assert dict(gymnasium.registry) == before
     for name, task_id in IDS.items():
-        assert gymnasium.spec(task_id).max_episode_steps == make_native(name).horizon == GYMNASIUM_IDS[task_id][1]
+        assert TASKS[name].gymnasium_id == task_id
+        horizon = spacerl.make_env(name).spec.horizon
+        assert gymnasium.spec(task_id).max_episode_steps == horizon == TASKS[name].settings["rollout_length"]
 
 
 # ---------------------------------------------------------------- Gymnasium
@@ -367,27 +370,27 @@ def test_gymnasium_checker_passes(task_id):
 
 @pytest.mark.parametrize("name", IDS)
 def test_gymnasium_steps_equal_a_device_rollout(name):
-    native, env = make_native(name), gymnasium.make(IDS[name])
+    task, env = spacerl.make_env(name), gymnasium.make(IDS[name])
     episodes = 3
-    actions = np.random.default_rng(0).normal(0.2, 0.8, (native.horizon, episodes, 2)).astype(np.float32)
+    actions = np.random.default_rng(0).normal(0.2, 0.8, (task.spec.horizon, episodes, 2)).astype(np.float32)
     keys = jnp.stack([key_from(np.random.default_rng(seed)) for seed in range(episodes)])
 
     def one(states, action):
-        states, reward, cost, terminated = jax.vmap(native.step)(states, action)
-        return states, (jax.vmap(native.observe)(states), reward, cost, terminated)
+        states, reward, cost, terminated = jax.vmap(task.step)(states, action)
+        return states, (jax.vmap(task.observe)(states), reward, cost, terminated)
 
-    states = jax.vmap(native.reset)(keys)
+    states = jax.vmap(task.reset)(keys)
     _, (obs, reward, cost, terminated) = jax.jit(lambda s, a: jax.lax.scan(one, s, a))(states, actions)
     for episode in range(episodes):
         first, info = env.reset(seed=episode)
-        np.testing.assert_allclose(first, jax.vmap(native.observe)(states)[episode], atol=1e-6)
+        np.testing.assert_allclose(first, jax.vmap(task.observe)(states)[episode], atol=1e-6)
         assert info == {"cost": 0.0}
-        for t in range(native.horizon):
+        for t in range(task.spec.horizon):
             got = env.step(actions[t, episode])
             np.testing.assert_allclose(got[0], obs[t, episode], atol=1e-5)
             assert got[1] == pytest.approx(float(reward[t, episode]), abs=1e-5)
             assert got[2] == bool(terminated[t, episode])
-            assert got[3] is (t == native.horizon - 1)
+            assert got[3] is (t == task.spec.horizon - 1)
             assert got[4]["cost"] == float(cost[t, episode, 0])
             assert isinstance(got[4]["cost"], float)
 
@@ -404,7 +407,7 @@ def test_gymnasium_seeds_reproduce_and_differ():
 
 def test_gymnasium_environment_takes_settings_and_refuses_wrong_actions():
     env = gymnasium.make("spacerl/PointCircle-v0", radius=7.0)
-    assert env.unwrapped.native == PointCircle(radius=7.0)
+    assert env.unwrapped.task == PointCircle(radius=7.0)
     env.reset(seed=0)
     with pytest.raises(ValueError, match="shape"):
         env.unwrapped.step(np.zeros(3))

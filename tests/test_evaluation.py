@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,20 +13,24 @@ from safetensors.numpy import load_file
 
 import spacerl
 from spacerl.core.distributions import Gaussian
-from spacerl.evaluation import episode_returns, evaluate_policy, play, summarise
-from spacerl.training import RunFolder, assemble
-from spacerl.types import ActionSpace
-from test_training import quick_compilation  # noqa: F401
+from spacerl.policies.policy import NetworkPolicy, RulePolicy
+from spacerl.rollout.evaluate import Play, episode_returns, episode_sums, evaluate_policy, play_on_device, summarise
+from spacerl.runs.folder import RunFolder
+from spacerl.training.assemble import reassemble
+from spacerl.training.settings import read_config
+from support.learners import Toy
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-class Countdown(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Countdown(Toy):
     """Episodes of one to five steps, drawn at reset. Reward is the action; costs are 1 and the step's number."""
 
-    name: str = "countdown"
-    obs_shape: tuple[int, ...] = (2,)
-    action_space: ActionSpace = ActionSpace("box", 1)
-    horizon: int = 5
-    cost_names: tuple[str, ...] = ("step", "number")
+    name = "countdown"
+    obs_shape = (2,)
+    horizon = 5
+    cost_names = ("step", "number")
 
     def reset(self, key):
         return jnp.stack([jax.random.randint(key, (), 1, 6), 0]).astype(jnp.float32)
@@ -45,38 +49,43 @@ def number_plus_noise(obs) -> Gaussian:
 
 
 EPISODES = 400
+PLAY = Play(EPISODES, 5, seed=3)
+STOCHASTIC = RulePolicy(number_plus_noise)
+
+
+def played(**changes) -> tuple[np.ndarray, ...]:
+    """Rewards, costs and which steps are valid."""
+    return tuple(map(np.asarray, play_on_device(Countdown(), STOCHASTIC, PLAY._replace(**changes))[:3]))
 
 
 def lengths_played(seed: int) -> np.ndarray:
     """Steps of every episode, read off the states themselves."""
-    states, *_ = play(Countdown(), number_plus_noise, seed, EPISODES, 5)
+    *_, states = play_on_device(Countdown(), STOCHASTIC, PLAY._replace(seed=seed), look=lambda state: state)
     return np.asarray(states)[0, :, 0].astype(int)
 
 
 def test_deterministic_episodes_are_sums_one_can_work_out():
     lengths = lengths_played(3)
     assert set(lengths) == {1, 2, 3, 4, 5}
-    _, rewards, costs, valid = play(Countdown(), number_plus_noise, 3, EPISODES, 5, deterministic=True)
-    J_R, J_C = episode_returns(rewards, costs, 0.9)
+    rewards, costs, valid = played(deterministic=True)
+    J_R, J_C = episode_sums(rewards, costs, 0.9)
     discounted = [sum(10.0 * (n - t) * 0.9**t for t in range(n)) for n in lengths]
     assert J_R == pytest.approx(np.array(discounted), rel=1e-6)
     assert np.array_equal(J_C, np.stack([lengths, lengths * (lengths - 1) / 2], axis=1))
-    assert np.array_equal(np.asarray(valid), np.arange(5)[:, None] < lengths[None])
+    assert np.array_equal(valid, np.arange(5)[:, None] < lengths[None])
 
 
 def test_a_shorter_length_cuts_episodes():
-    _, _, costs, valid = play(Countdown(), number_plus_noise, 3, EPISODES, 2)
-    assert np.array_equal(np.asarray(costs)[..., 0].sum(0), np.minimum(lengths_played(3), 2))
+    _, costs, valid = played(length=2)
+    assert np.array_equal(costs[..., 0].sum(0), np.minimum(lengths_played(3), 2))
     assert valid.shape == (2, EPISODES)
 
 
 def test_evaluate_policy_is_what_the_rows_of_play_give():
-    report = evaluate_policy(Countdown(), number_plus_noise, (2.0, 4.0), 0.9, 5, EPISODES, 3)
+    report = evaluate_policy(Countdown(), STOCHASTIC, (2.0, 4.0), 0.9, PLAY)
     assert (report["episodes"], report["seed"]) == (EPISODES, 3)
     for mode in ("stochastic", "deterministic"):
-        _, rewards, costs, _ = (
-            np.asarray(row, np.float64) for row in play(Countdown(), number_plus_noise, 3, EPISODES, 5, mode[0] == "d")
-        )
+        rewards, costs, _ = (row.astype(np.float64) for row in played(deterministic=mode == "deterministic"))
         episodes = {"J_R": sum(0.9**t * rewards[t] for t in range(5))}
         episodes |= {name: costs[:, :, k].sum(0) for k, name in enumerate(("step", "number"))}
         given = {"J_R": report[mode]["J_R"], **report[mode]["J_C"]}
@@ -89,9 +98,9 @@ def test_evaluate_policy_is_what_the_rows_of_play_give():
 
 
 def test_the_stochastic_policy_has_its_standard_deviation_and_the_deterministic_none():
-    _, noisy, _, valid = play(Countdown(), number_plus_noise, 3, EPISODES, 5)
-    _, plain, _, _ = play(Countdown(), number_plus_noise, 3, EPISODES, 5, deterministic=True)
-    noise = (np.asarray(noisy) - np.asarray(plain))[np.asarray(valid)]
+    noisy, _, valid = played()
+    plain, _, _ = played(deterministic=True)
+    noise = (noisy - plain)[valid]
     assert abs(noise.mean()) < 5 * 0.5 / math.sqrt(noise.size)
     assert noise.std() == pytest.approx(0.5, rel=5 / math.sqrt(2 * noise.size))
 
@@ -106,10 +115,19 @@ def test_a_policy_that_cannot_be_compiled_plays_the_same_episodes():
         assert not isinstance(obs, jax.core.Tracer)
         return number_plus_noise(jnp.asarray(obs))
 
-    compiled = play(Countdown(), number_plus_noise, 3, 20, 5)
-    called = play(Countdown(), policy, 3, 20, 5, compiled=False)
-    for one, other in zip(compiled[1:], called[1:], strict=True):
-        assert np.asarray(one) == pytest.approx(np.asarray(other), rel=1e-5, abs=1e-5)
+    play = PLAY._replace(episodes=20)
+    for deterministic in (False, True):
+        asked = play._replace(deterministic=deterministic)
+        called = episode_returns(Countdown(), RulePolicy(policy, compiles=False), 0.9, asked)
+        compiled = episode_returns(Countdown(), STOCHASTIC, 0.9, asked)
+        for one, other in zip(compiled, called, strict=True):
+            assert len(one) == 20
+            assert one == pytest.approx(other, rel=1e-5, abs=1e-5)
+    # These are whole episodes of the environment: the sums of the deterministic ones follow from their lengths.
+    lengths = called[1][:, 0].astype(int)
+    assert len(set(lengths)) > 2
+    assert called[0] == pytest.approx([sum(10.0 * (n - t) * 0.9**t for t in range(n)) for n in lengths], rel=1e-6)
+    assert np.array_equal(called[1][:, 1], lengths * (lengths - 1) / 2)
 
 
 def test_one_episode_has_no_spread():
@@ -130,15 +148,15 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def parts(run):
-    return assemble(RunFolder(run).config())
+    return reassemble(*read_config(RunFolder(run)))
 
 
 def test_the_logged_cost_is_the_cost_of_the_policy_that_acted(run, parts):
     """Row 0 describes the first policy, from 400 episodes; 4,000 fresh ones of that policy must agree."""
     row = RunFolder(run).metrics()[0]
     theta = load_file(run / "checkpoints" / "update-000000.safetensors")["theta"]
-    _, rewards, costs, _ = play(parts.env, lambda obs: parts.learner.family.apply(theta, obs), 99, 4000, 50)
-    J_R, J_C = episode_returns(rewards, costs, 0.995)
+    policy = NetworkPolicy(parts.learner.family, theta)
+    J_R, J_C = episode_sums(*play_on_device(parts.env, policy, Play(4000, 50, seed=99))[:2], 0.995)
     error = J_C.std() * math.sqrt(1 / 4000 + 1 / 400)
     assert abs(row["J_C"] - J_C.mean()) < 4 * error
     assert row["J_C_error"] == pytest.approx(J_C.std() / math.sqrt(400), rel=0.3)
@@ -149,8 +167,8 @@ def test_the_logged_cost_is_the_cost_of_the_policy_that_acted(run, parts):
 def test_evaluate_plays_the_newest_policy_of_the_run(run, parts):
     report = spacerl.evaluate(run, episodes=200, seed=5)
     theta = load_file(run / "checkpoints" / "update-000001.safetensors")["theta"]
-    _, rewards, costs, _ = play(parts.env, lambda obs: parts.learner.family.apply(theta, obs), 5, 200, 50)
-    J_R, J_C = episode_returns(rewards, costs, 0.995)
+    policy = NetworkPolicy(parts.learner.family, theta)
+    J_R, J_C = episode_sums(*play_on_device(parts.env, policy, Play(200, 50, seed=5))[:2], 0.995)
     assert report["stochastic"]["J_R"]["mean"] == pytest.approx(J_R.mean(), rel=1e-4)
     assert report["stochastic"]["J_C"]["outside_walls"]["mean"] == pytest.approx(J_C.mean(), rel=1e-4)
     assert report["stochastic"]["J_C"]["outside_walls"]["limit"] == 5.0

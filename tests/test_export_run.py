@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spacerl.api import export, load_policy
 from spacerl.cli import main
-from spacerl.config import InputError
-from spacerl.library import export, load_policy
-from test_filming import made
-from test_training import quick_compilation  # noqa: F401
+from spacerl.types import InputError
+from support.runs import made
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture(autouse=True)

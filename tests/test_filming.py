@@ -15,28 +15,30 @@ from gymnasium import spaces
 from PIL import Image, ImageSequence
 
 import spacerl
-from spacerl import filming, training
+from spacerl.api import evaluate, film
 from spacerl.cli import main
-from spacerl.config import InputError
-from spacerl.envs import GYMNASIUM_IDS, NATIVE
-from spacerl.filming import RED, Told, annotated
-from spacerl.library import evaluate, film
-from spacerl.runs import RunFolder
-from spacerl.update import initial_state
-from test_training import quick_compilation  # noqa: F401
+from spacerl.envs.tasks import TASKS
+from spacerl.rollout import film as filming
+from spacerl.rollout import video
+from spacerl.rollout.video import RED, Caption, annotated
+from spacerl.runs.folder import RunFolder
+from spacerl.types import InputError
+from support.runs import made
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 LENGTH = 6
 FRAMES: list[int] = []
 
 
 class Lamp(gymnasium.Env):
-    """Its picture is as bright as the step is late, so that a film shows which steps are in it."""
+    """Its image is as bright as the step is late, so that a film shows which steps are in it."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
     observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
 
-    def __init__(self, render_mode: str | None = None, kind: str = "picture", fault: bool = False):
+    def __init__(self, render_mode: str | None = None, kind: str = "image", fault: bool = False):
         self.render_mode, self.kind, self.fault = render_mode, kind, fault
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
@@ -54,29 +56,18 @@ class Lamp(gymnasium.Env):
         if self.render_mode != "rgb_array":
             return None
         FRAMES.append(self.t)
-        picture = np.full((33, 41, 3), 30 * self.t, np.uint8)
+        image = np.full((33, 41, 3), 30 * self.t, np.uint8)
         if self.kind == "growing":
-            picture = np.full((33 + 40 * self.t, 41 + 40 * self.t, 3), 30 * self.t, np.uint8)
-        kinds = {"text": "a lamp", "grey": picture[..., 0], "list": [picture], "odd": picture[..., :2]}
+            image = np.full((33 + 40 * self.t, 41 + 40 * self.t, 3), 30 * self.t, np.uint8)
+        kinds = {"text": "a lamp", "grey": image[..., 0], "list": [image], "odd": image[..., :2]}
         if self.kind == "raises":
             raise RuntimeError("no light")
-        return kinds.get(self.kind, picture)
+        return kinds.get(self.kind, image)
 
 
 def blind(kind: str = "") -> Lamp:
-    """A factory that does not know about pictures."""
+    """A factory that does not know about images."""
     return Lamp()
-
-
-def made(folder: Path, **settings: Any) -> Path:
-    """A run folder with a fresh policy, without training one."""
-    given = {"algorithm": "trpo", "hidden": (4,), "batch_size": 20, "workers": 0, "environments": 1, **settings}
-    parts = training.assemble(training.RunConfig(**given))
-    try:
-        training.create_folder(parts, folder, initial_state(parts.learner, 0), None)
-    finally:
-        parts.close()
-    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -103,14 +94,14 @@ def changed(run: Path, **settings: Any) -> Path:
     return run
 
 
-def pictures(path: Path) -> list[np.ndarray]:
+def images(path: Path) -> list[np.ndarray]:
     with Image.open(path) as image:
         return [np.array(frame.convert("RGB")) for frame in ImageSequence.Iterator(image)]
 
 
-def reddish(picture: np.ndarray) -> bool:
+def reddish(image: np.ndarray) -> bool:
     """Whether a text in red is in it."""
-    return bool(np.any(np.abs(picture.astype(int) - RED).max(-1) < 40))
+    return bool(np.any(np.abs(image.astype(int) - RED).max(-1) < 40))
 
 
 # ---------------------------------------------------------------- what a film shows
@@ -119,13 +110,13 @@ def reddish(picture: np.ndarray) -> bool:
 def test_a_film_holds_every_step_of_every_episode(lamp):
     assert film(lamp, "lamp.gif", episodes=2) == Path("lamp.gif")
     assert FRAMES == 2 * list(range(LENGTH + 1))
-    shown = pictures(Path("lamp.gif"))
-    brightness = [int(picture[:100, 100:200].mean()) for picture in shown]
+    shown = images(Path("lamp.gif"))
+    brightness = [int(image[:100, 100:200].mean()) for image in shown]
     expected = 2 * [30 * t for t in range(LENGTH + 1)]
-    assert len(shown) == len(expected)  # the last picture stays for longer, which costs a GIF no frame
+    assert len(shown) == len(expected)  # the last image stays for longer, which costs a GIF no frame
     np.testing.assert_allclose(brightness, expected, atol=12)  # a palette of few colours
     with Image.open("lamp.gif") as image:
-        assert image.info["duration"] == 50  # milliseconds: 20 pictures a second
+        assert image.info["duration"] == 50  # milliseconds: 20 frames a second
         assert image.info["loop"] == 0
         image.seek(LENGTH)
         assert image.info["duration"] >= 700
@@ -133,7 +124,7 @@ def test_a_film_holds_every_step_of_every_episode(lamp):
 
 def test_a_cost_turns_red_where_it_is_above_its_limit(lamp):
     film(lamp, "lamp.gif")
-    red = [reddish(picture) for picture in pictures(Path("lamp.gif"))]
+    red = [reddish(image) for image in images(Path("lamp.gif"))]
     assert red == [0.5 * t > 1.0 for t in range(LENGTH + 1)]
 
 
@@ -158,21 +149,21 @@ def recording(step: Any, actions: list[float]) -> Any:
     return wrapper
 
 
-@pytest.mark.parametrize("task", sorted(NATIVE))
-def test_native_tasks_are_filmed_through_their_gymnasium_ids(task):
-    assert filming.gymnasium_id(task) in GYMNASIUM_IDS
+@pytest.mark.parametrize("task", sorted(name for name, task in TASKS.items() if task.available))
+def test_tasks_are_filmed_through_their_gymnasium_ids(task):
+    assert TASKS[task].gymnasium_id in gymnasium.registry
     if task.startswith("ant"):
         pytest.importorskip("mujoco")
     run = made(Path("run"), task=task, rollout_length=4)
     film(run, "film.gif")
-    shown = pictures(Path("film.gif"))
-    assert len(shown) == (3 if task.startswith("ant") else 5)  # of 50 pictures a second a GIF shows every other one
+    shown = images(Path("film.gif"))
+    assert len(shown) == (3 if task.startswith("ant") else 5)  # of 50 frames a second a GIF shows every other one
     assert min(shown[0].shape[:2]) >= 400
     assert all(side % 2 == 0 for side in shown[0].shape[:2])
 
 
 def test_the_baseline_plays_the_same_episode_beside_the_policy(monkeypatch):
-    said: list[Told] = []
+    said: list[Caption] = []
     original = filming.annotated
     monkeypatch.setattr(
         filming, "annotated", lambda p, told, size=None: (said.append(told), original(p, told, size))[1]
@@ -181,7 +172,7 @@ def test_the_baseline_plays_the_same_episode_beside_the_policy(monkeypatch):
     run = made(Path("run"), task="point-circle", **settings)
     film(run, "alone.gif")
     film(run, "both.gif", beside_baseline=True)
-    alone, both = pictures(Path("alone.gif")), pictures(Path("both.gif"))
+    alone, both = images(Path("alone.gif")), images(Path("both.gif"))
     width = both[0].shape[1] // 2
     assert len(both) == len(alone)
     assert width == alone[0].shape[1]
@@ -193,26 +184,26 @@ def test_the_baseline_plays_the_same_episode_beside_the_policy(monkeypatch):
 def test_what_cannot_be_filmed_beside_a_policy_is_said(lamp):
     with pytest.raises(InputError, match="has no baseline"):
         film(lamp, "lamp.gif", beside_baseline=True)
-    guided = changed(lamp, baseline="test_filming:blind")
+    guided = changed(lamp, baseline=("test_filming:blind",))
     with pytest.raises(InputError, match="pass a function that makes it"):
         film(guided, "lamp.gif", beside_baseline=True, env=Lamp())
 
 
-def test_native_actions_are_in_physical_units(monkeypatch):
+def test_actions_of_tasks_are_in_physical_units(monkeypatch):
     """Point-gather's policy is not clipped by the box that Gymnasium states."""
-    from spacerl.envs.gymnasium import NativeGymEnv
+    from spacerl.envs.point.gymnasium import JaxGymEnv
 
     given: list[np.ndarray] = []
-    step = NativeGymEnv.step
-    monkeypatch.setattr(NativeGymEnv, "step", lambda self, action: (given.append(action), step(self, action))[1])
+    step = JaxGymEnv.step
+    monkeypatch.setattr(JaxGymEnv, "step", lambda self, action: (given.append(action), step(self, action))[1])
     run = made(Path("run"), task="point-gather", rollout_length=8, initial_std=50.0)
     film(run, "film.gif")
     assert max(float(np.abs(action).max()) for action in given) > 10
 
 
 def test_a_film_costs_what_an_evaluation_says(lamp, monkeypatch):
-    """The same environment and policy: the reward below the last picture is that of an episode."""
-    said: list[Told] = []
+    """The same environment and policy: the reward below the last image is that of an episode."""
+    said: list[Caption] = []
     original = filming.annotated
     monkeypatch.setattr(
         filming, "annotated", lambda p, told, size=None: (said.append(told), original(p, told, size))[1]
@@ -227,28 +218,28 @@ def test_a_film_costs_what_an_evaluation_says(lamp, monkeypatch):
     assert last.cost_names == ("cost", "second")
 
 
-def test_what_is_written_below_a_picture():
-    told = Told(2, 3, 7, 1.25, np.array([6.0, 1.0]), ("outside_walls", "cost"), (5.0, 2.0))
+def test_what_is_written_below_an_image():
+    told = Caption(2, 3, 7, 1.25, np.array([6.0, 1.0]), ("outside_walls", "cost"), (5.0, 2.0))
     texts, colours = zip(*told.lines(), strict=True)
     assert texts == ("episode 2 of 3, step 7", "reward 1.25", "cost outside walls 6, limit 5", "cost 1, limit 2")
     assert [colour == RED for colour in colours] == [False, False, True, False]
     sheet = annotated(np.zeros((64, 63, 3), np.uint8), told)
-    assert sheet.width >= filming.LEAST_WIDTH
+    assert sheet.width >= video.LEAST_WIDTH
     assert sheet.width % 2 == sheet.height % 2 == 0
     text = np.array(sheet)[-80:]
-    assert (text != filming.PAPER).any()
+    assert (text != video.PAPER).any()
 
 
 @pytest.mark.parametrize("kind", ["grey", "list", "growing"])
-def test_pictures_of_other_forms_are_taken(lamp, kind):
+def test_images_of_other_forms_are_taken(lamp, kind):
     film(changed(lamp, env_args=(f"kind={kind}",)), "lamp.gif")
-    assert len(pictures(Path("lamp.gif"))) == LENGTH + 1
+    assert len(images(Path("lamp.gif"))) == LENGTH + 1
 
 
 # ---------------------------------------------------------------- films for browsers
 
 
-@pytest.mark.skipif(filming._ffmpeg() is None, reason="ffmpeg comes with the extra `video`")
+@pytest.mark.skipif(video._ffmpeg() is None, reason="ffmpeg comes with the extra `video`")
 def test_an_mp4_is_h264_that_browsers_play(lamp):
     import subprocess
 
@@ -256,16 +247,16 @@ def test_an_mp4_is_h264_that_browsers_play(lamp):
     data = Path("new/lamp.mp4").read_bytes()
     assert data[4:8] == b"ftyp"
     assert data.index(b"moov") < data.index(b"mdat")  # plays before it is loaded whole
-    asked = subprocess.run([str(filming._ffmpeg()), "-i", "new/lamp.mp4"], capture_output=True, text=True, check=False)
+    asked = subprocess.run([str(video._ffmpeg()), "-i", "new/lamp.mp4"], capture_output=True, text=True, check=False)
     assert "h264" in asked.stderr
     assert "yuv420p" in asked.stderr
     assert "20 fps" in asked.stderr
     assert os.listdir("new") == ["lamp.mp4"]
 
 
-@pytest.mark.skipif(filming._ffmpeg() is None, reason="ffmpeg comes with the extra `video`")
+@pytest.mark.skipif(video._ffmpeg() is None, reason="ffmpeg comes with the extra `video`")
 def test_what_ffmpeg_complains_about_is_passed_on(lamp, monkeypatch):
-    monkeypatch.setattr(filming, "_ffmpeg", lambda: shutil.which("false"))
+    monkeypatch.setattr(video, "_ffmpeg", lambda: shutil.which("false"))
     with pytest.raises(InputError, match="ffmpeg ended with code 1"):
         film(lamp, "lamp.mp4")
     assert not list(Path().glob("*.mp4"))
@@ -287,8 +278,8 @@ def test_the_command_films_beside_its_table(lamp, capsys):
     [
         ({}, "lamp.avi", "allowed are .mp4 and .gif"),
         ({}, "lamp", "allowed are .mp4 and .gif"),
-        ({"task": "env:test_filming:blind"}, "lamp.gif", "render gave NoneType and not a picture"),
-        ({"env_args": ("kind=text",)}, "lamp.gif", "render gave str and not a picture"),
+        ({"task": "env:test_filming:blind"}, "lamp.gif", "render gave NoneType and not an image"),
+        ({"env_args": ("kind=text",)}, "lamp.gif", "render gave str and not an image"),
         ({"env_args": ("kind=odd",)}, "lamp.gif", r"an array of shape \(33, 41, 2\)"),
         ({"env_args": ("kind=raises",)}, "lamp.gif", "render raised RuntimeError: no light"),
         ({"env_args": ("fault=true",)}, "lamp.gif", "the reward nan, which is not finite"),
@@ -311,22 +302,22 @@ def test_a_folder_is_no_film(lamp):
 
 
 def test_a_missing_extra_is_named(lamp, monkeypatch):
-    monkeypatch.setattr(filming, "_ffmpeg", lambda: None)
+    monkeypatch.setattr(video, "_ffmpeg", lambda: None)
     with pytest.raises(InputError, match=r"pip install 'spacerl\[video\]'.* a \.gif works without"):
         film(lamp, "lamp.mp4")
     assert FRAMES == []  # said before anything is played
 
 
 def test_ffmpeg_is_found_beside_python_or_on_the_path(monkeypatch):
-    monkeypatch.setattr(filming.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(filming.shutil, "which", lambda name: f"/bin/{name}")
-    assert filming._ffmpeg() == "/bin/ffmpeg"
+    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(video.shutil, "which", lambda name: f"/bin/{name}")
+    assert video._ffmpeg() == "/bin/ffmpeg"
 
 
 def test_an_object_is_filmed_as_it_is_given(lamp):
     changed(lamp, task="own:Lamp")
     assert film(lamp, "lamp.gif", env=Lamp) == Path("lamp.gif")
-    with pytest.raises(InputError, match="PointCircle draws no pictures"):
+    with pytest.raises(InputError, match="PointCircle draws no images"):
         film(lamp, "lamp.gif", env=spacerl.make_env("point-circle"))
 
 

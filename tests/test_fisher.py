@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spacerl.core.fisher import conjugate_gradient, fisher_product
-from spacerl.policies import PolicyFamily
+from spacerl.policies.family import PolicyFamily
 from spacerl.types import ActionSpace
 
 SPACES = {"gaussian": ActionSpace("box", 2), "categorical": ActionSpace("discrete", 4)}

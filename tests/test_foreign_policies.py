@@ -18,15 +18,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-from spacerl.baselines.foreign import Foreign, from_callable, load_foreign
-from spacerl.baselines.foreign.common import softmax
-from spacerl.baselines.foreign.stable_baselines3 import ALGORITHMS, STD_FLOOR, squashed_moments
-from spacerl.config import InputError
-from spacerl.types import ActionSpace
+from spacerl.policies.foreign import Foreign, from_callable, load_foreign
+from spacerl.policies.foreign.common import softmax
+from spacerl.policies.foreign.stable_baselines3 import ALGORITHMS, STD_FLOOR, squashed_moments
+from spacerl.types import ActionSpace, InputError
 
 BOX = ActionSpace("box", 2, (-1.0, -1.0), (1.0, 1.0))
 DISCRETE = ActionSpace("discrete", 3)
-LISTS = ActionSpace("multidiscrete", 5, choices=(2, 3))
+LISTS = ActionSpace("multidiscrete", 5, nvec=(2, 3))
 TORQUE = ActionSpace("box", 1, (-2.0,), (2.0,), scaled=True)
 
 
@@ -128,7 +127,7 @@ def test_functions_of_a_module_and_of_a_file(place, rules):
     assert sys.path == path
 
 
-def test_functions_for_choices(rules):
+def test_functions_for_discrete_actions(rules):
     obs = random_obs(7, 4)
     policy = load_foreign("my_rules:nearest", DISCRETE, (4,), trust=False)
     assert policy.deterministic
@@ -466,7 +465,7 @@ CART = ActionSpace("discrete", 2)
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C"])
-def test_choices_come_with_their_probabilities(algorithm, trained):
+def test_discrete_actions_come_with_their_probabilities(algorithm, trained):
     import torch
 
     model, path = trained(algorithm, "CartPole-v1", **CONTINUOUS[algorithm])
@@ -479,14 +478,14 @@ def test_choices_come_with_their_probabilities(algorithm, trained):
     assert not policy.deterministic
 
 
-def test_dqn_states_its_choices(trained):
+def test_dqn_states_its_actions(trained):
     model, path = trained("DQN", "CartPole-v1", learning_starts=8)
     policy, obs = load_foreign(str(path), CART, (4,), True), random_obs(50, 4)
     assert policy.deterministic
     assert np.array_equal(policy.function(obs), acted(model, obs))
 
 
-def test_one_choice_of_each_list(trained):
+def test_one_action_of_each_list(trained):
     import torch
 
     box = gymnasium.spaces.Box(-1, 1, (4,))
@@ -518,16 +517,16 @@ def test_dictionaries_and_actions_that_are_matrices(trained):
     assert "{place: (4,)}" in refusal(path, action, (7,), raw=lambda obs: {"place": obs[:, 3:]})
 
 
-def test_pictures(trained):
+def test_images(trained):
     images = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
     options = {"policy_kwargs": {"features_extractor_kwargs": {"features_dim": 8}}, "n_steps": 16, "batch_size": 16}
     env = Toy(images, gymnasium.spaces.Discrete(3))
-    model, path = trained("PPO", env, "CnnPolicy", 16, key="pictures", n_epochs=1, **options)
+    model, path = trained("PPO", env, "CnnPolicy", 16, key="images", n_epochs=1, **options)
     policy = load_foreign(str(path), DISCRETE, (36, 36, 3), True)
     obs = np.random.default_rng(0).integers(0, 256, (10, 36, 36, 3), dtype=np.uint8)
     chances = policy.function(obs)
     assert np.array_equal(chances.argmax(1), acted(model, obs))
-    # The same numbers as floats, and channels first, are the same pictures.
+    # The same numbers as floats, and channels first, are the same images.
     assert np.allclose(policy.function(obs.astype(np.float32)), chances, atol=1e-6)
     first = load_foreign(str(path), DISCRETE, (3, 36, 36), True)
     assert np.allclose(first.function(obs.transpose(0, 3, 1, 2)), chances, atol=1e-6)
@@ -559,8 +558,8 @@ def test_statistics_of_vec_normalize_come_along(sb3, tmp_path):
         (TORQUE, (4,), r"takes observations Box\(.*\(3,\), float32\), and this environment has shape \(4,\)"),
         (ActionSpace("box", 2, (-2.0,) * 2, (2.0,) * 2), (3,), r"Box\(-2.0, 2.0, \(1,\).* takes 2 real numbers from"),
         (ActionSpace("box", 1, (-1.0,), (1.0,)), (3,), r"takes 1 real numbers from \[-1.0\] to \[1.0\]"),
-        (DISCRETE, (3,), "this environment takes one of 3 choices"),
-        (LISTS, (3,), r"takes one choice out of each of \[2, 3\]"),
+        (DISCRETE, (3,), "this environment takes one of 3 actions"),
+        (LISTS, (3,), r"takes one action out of each of \[2, 3\]"),
     ],
 )
 def test_a_model_of_another_environment_is_refused(action, obs_shape, told, trained):
@@ -667,7 +666,7 @@ def test_an_onnx_graph_for_batches_of_one_size(rows, graph, runtime):
     assert std == pytest.approx(np.exp(obs @ W), rel=1e-4)
 
 
-def test_an_onnx_graph_for_choices(graph, runtime):
+def test_an_onnx_graph_for_discrete_actions(graph, runtime):
     obs = random_obs(6, 4)
     scores = obs @ WIDE[0][1]
     expected = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
@@ -685,7 +684,7 @@ def test_an_onnx_graph_for_choices(graph, runtime):
         assert np.array_equal(policy.function(obs), scores.argmax(1))
 
 
-def test_an_onnx_graph_for_lists_of_choices(graph, runtime):
+def test_an_onnx_graph_for_lists_of_actions(graph, runtime):
     obs, weights = random_obs(6, 4), random_obs(4, 5)
     path = graph([("MatMul", ["obs", "v"], "logits", {})], weights=[("v", weights)])
     chances = load_foreign(str(path), LISTS, (4,), False).function(obs)
@@ -772,6 +771,7 @@ def script(tmp_path):
         net = module.Net(outputs)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r".*torch\.jit", DeprecationWarning)
+            warnings.filterwarnings("ignore", r".*torch\.jit", FutureWarning)  # as torch 2.14 calls it
             torch.jit.script(net).save(str(tmp_path / f"{kind}.pt"))
         with torch.no_grad():
             linear = net.layer(torch.as_tensor(random_obs(6, 4))).numpy()
@@ -797,7 +797,7 @@ def test_torchscript_for_real_numbers(script):
         assert policy.function(obs) == pytest.approx(linear, abs=1e-6)
 
 
-def test_torchscript_for_choices(script):
+def test_torchscript_for_discrete_actions(script):
     obs = random_obs(6, 4)
     for kind in ("logits", "probabilities"):
         path, linear = script(kind, 3)

@@ -18,17 +18,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from conftest import make_config, make_learner, quick_jit
-from hosted_environments import Faulty, Geometric, Line, Mixed, Odd, Picture
-from spacerl.collect import Recording, host_episodes, pack
-from spacerl.config import InputError
+import spacerl
 from spacerl.core.distributions import Gaussian
-from spacerl.hosted.costs import named_sources
-from spacerl.hosted.environment import HostedEnv
-from spacerl.hosted.pool import FAULTS_IN_A_ROW, WorkersFailed
-from spacerl.hosted.single import BadStep, Recipe, Single
-from spacerl.types import RESET, STEP, ActionSpace, Tick
-from spacerl.update import digest, initial_state, nearest_baseline, with_policy
+from spacerl.envs.host.costs import named_sources
+from spacerl.envs.host.environment import HostedEnv
+from spacerl.envs.host.pool import FAULTS_IN_A_ROW, WorkersFailed
+from spacerl.envs.host.single import BadStep, Recipe, SingleEnv
+from spacerl.envs.point.robot import PointCircle, PointGather
+from spacerl.policies.loading import load_policy
+from spacerl.rollout import host
+from spacerl.rollout.adapter import JaxBatchEnv
+from spacerl.rollout.evaluate import Play, episode_returns, episode_sums, play_on_device
+from spacerl.rollout.host import Recording, pack
+from spacerl.training.update import initial_state, make_batch, nearest_baseline, with_policy
+from spacerl.types import IDLE, RESET, STEP, ActionSpace, BatchEnv, EnvSpec, InputError, JaxEnv, Tick
+from support.environments import Faulty, Geometric, Image, Line, Mixed, Odd
+from support.learners import Toy, make_config, make_learner, quick_jit
+from support.runs import alive, assert_gone, processes
 
 
 def hosted(factory: Any, lanes: int = 3, workers: int = 0, **settings) -> HostedEnv:
@@ -40,13 +46,15 @@ def random_acts(lanes: int, size: int = 1, seed: int = 7):
     return lambda obs, tick: np.random.default_rng((seed, tick)).normal(size=(lanes, size)).astype(np.float32)
 
 
-class Spy:
-    """A HostEnv that remembers what it was told."""
+class Spy(BatchEnv):
+    """A BatchEnv that remembers what it was told."""
 
-    def __init__(self, env: Any):
-        self.env, self.told, self.ended = env, [], []
-        for name in ("name", "obs_shape", "obs_dtype", "action_space", "horizon", "cost_names", "lanes"):
-            setattr(self, name, getattr(env, name))
+    def __init__(self, env: BatchEnv):
+        self.env, self.lanes, self.told, self.ended = env, env.lanes, [], []
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self.env.spec
 
     def tick(self, command, action, last, seed) -> Tick:
         result = self.env.tick(command, action, last, seed)
@@ -78,13 +86,13 @@ def recorded():
 
     with hosted(Ending, lanes=4) as env:
         spy = Spy(env)
-        recording = host_episodes(spy, random_acts(4), (1, 2), 12, steps=600, keep_next=True)
+        recording = host.episodes(spy, random_acts(4), (1, 2), 12, steps=600, keep_next=True)
     return Ending, spy, recording
 
 
 def test_every_episode_is_the_one_a_lone_environment_plays(recorded):
     factory, spy, recording = recorded
-    single = Single(Recipe(factory, named_sources(None)))
+    single = SingleEnv(Recipe(factory, named_sources(None)))
     for lane, start, stop in recording.episodes:
         obs = single.reset(spy.seed_of(lane, start))
         for t in range(start, stop):
@@ -151,24 +159,24 @@ def test_all_episodes_begun_are_finished_and_the_steps_are_reached_without_waste
 
 def test_the_same_seed_gives_the_same_episodes_and_another_one_others():
     with hosted(Line) as env:
-        first, again, other = (host_episodes(env, random_acts(3), s, 10, steps=60) for s in ((3, 4), (3, 4), (3, 5)))
+        first, again, other = (host.episodes(env, random_acts(3), s, 10, steps=60) for s in ((3, 4), (3, 4), (3, 5)))
     assert first.episodes == again.episodes
     assert np.array_equal(first.obs, again.obs)
     assert not np.array_equal(first.obs[1], other.obs[1])
 
 
-@pytest.mark.parametrize("factory", [Line, Mixed, Picture], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("factory", [Line, Mixed, Image], ids=lambda f: f.__name__)
 def test_who_steps_them_changes_no_bit(factory):
     recordings = []
     for workers in (0, 1, 2, 3) if factory is Line else (0, 2):
         with hosted(factory, lanes=5, workers=workers) as env:
-            discrete = env.action_space.kind == "discrete"
+            discrete = env.spec.action.kind == "discrete"
 
             def act(obs, tick, discrete=discrete):
                 acts = random_acts(5)(obs, tick)
                 return (np.abs(acts[:, 0] * 10) % 3).astype(np.int32) if discrete else acts
 
-            recordings.append(host_episodes(env, act, 11, 9, steps=120, keep_next=True))
+            recordings.append(host.episodes(env, act, 11, 9, steps=120, keep_next=True))
             assert env.counts() == {"worker_restarts": 0}
     for other in recordings[1:]:
         assert other.episodes == recordings[0].episodes
@@ -182,11 +190,10 @@ def test_who_steps_them_changes_no_bit(factory):
 # ---------------------------------------------------------------- how many, on an environment made of numbers
 
 
-class Numbers:
-    """A HostEnv of NumPy alone. Lengths of episodes are geometric; every lane may be lost with some chance a tick."""
+class Numbers(BatchEnv):
+    """A BatchEnv of NumPy alone. Lengths of episodes are geometric; every lane may be lost with some chance a tick."""
 
-    name, obs_shape, obs_dtype, horizon, cost_names = "numbers", (2,), np.float32, 50, ("cost",)
-    action_space = ActionSpace("box", 1)
+    spec = EnvSpec("numbers", (2,), ActionSpace("box", 1), 50)
 
     def __init__(self, lanes: int, end: float = 0.1, lose: float = 0.0, seed: int = 0):
         self.lanes, self.end, self.lose, self.random = lanes, end, lose, np.random.default_rng(seed)
@@ -239,7 +246,7 @@ def lengths(recording: Recording) -> list[int]:
 @pytest.mark.parametrize("episodes", [1, 2, 7, 50])
 def test_exactly_the_episodes_asked_for(lanes, episodes):
     env = Numbers(lanes)
-    recording = host_episodes(env, zeros(lanes), 0, 50, episodes=episodes)
+    recording = host.episodes(env, zeros(lanes), 0, 50, count=episodes)
     assert len(recording.episodes) == episodes == env.begun
     assert not env.running.any()
 
@@ -249,7 +256,7 @@ def test_exactly_the_episodes_asked_for(lanes, episodes):
 def test_steps_are_reached_and_hardly_more(lanes, end):
     for seed in range(10):
         env = Numbers(lanes, end, seed=seed)
-        recording = host_episodes(env, zeros(lanes), seed, 20, steps=200)
+        recording = host.episodes(env, zeros(lanes), seed, 20, steps=200)
         taken = sum(lengths(recording))
         assert max(lengths(recording)) <= 20
         assert len(recording.episodes) == env.begun
@@ -260,7 +267,7 @@ def test_steps_are_reached_and_hardly_more(lanes, end):
 
 def test_lanes_that_are_not_needed_stay_idle():
     env = Numbers(16, 0.0)
-    recording = host_episodes(env, zeros(16), 0, 20, steps=60)
+    recording = host.episodes(env, zeros(16), 0, 20, steps=60)
     assert lengths(recording) == [20, 20, 20]
     assert env.idle_ticks == 13 * 21
 
@@ -268,7 +275,7 @@ def test_lanes_that_are_not_needed_stay_idle():
 def test_lost_lanes_leave_the_batch_whole_and_no_part_of_their_episode():
     for seed in range(20):
         env = Numbers(5, 0.05, lose=0.03, seed=seed)
-        recording = host_episodes(env, zeros(5), seed, 30, steps=300, keep_next=True)
+        recording = host.episodes(env, zeros(5), seed, 30, steps=300, keep_next=True)
         assert sum(lengths(recording)) >= 300
         kept = set()
         for lane, start, stop in recording.episodes:
@@ -285,7 +292,7 @@ def test_lost_lanes_leave_the_batch_whole_and_no_part_of_their_episode():
         assert kept | set(env.marks_lost) == set(range(1, env.begun + 1)), (
             "lost to a fault is the only way to be left out"
         )
-        exact = host_episodes(Numbers(5, 0.05, lose=0.03, seed=seed), zeros(5), seed, 30, episodes=17)
+        exact = host.episodes(Numbers(5, 0.05, lose=0.03, seed=seed), zeros(5), seed, 30, count=17)
         assert len(exact.episodes) == 17
 
 
@@ -295,7 +302,7 @@ def test_which_episodes_are_taken_does_not_depend_on_how_long_they_are(lanes):
     chance, longest, batches = 0.1, 50, 40 if lanes == 1 else 150
     truth = (1 - (1 - chance) ** longest) / chance
     env = Numbers(lanes, chance, seed=4)
-    each = [lengths(host_episodes(env, zeros(lanes), k, longest, steps=400)) for k in range(batches)]
+    each = [lengths(host.episodes(env, zeros(lanes), k, longest, steps=400)) for k in range(batches)]
     pooled = np.concatenate(each)
     assert abs(pooled.mean() - truth) < 4.0 * pooled.std() / math.sqrt(len(pooled))
     means = np.array([np.mean(batch) for batch in each])
@@ -306,9 +313,86 @@ def test_which_episodes_are_taken_does_not_depend_on_how_long_they_are(lanes):
 
 def test_real_environments_with_geometric_lengths_are_unbiased_too():
     with hosted(lambda: Geometric(0.2), lanes=6) as env:
-        batches = [lengths(host_episodes(env, zeros(6), k, 40, steps=150)) for k in range(25)]
+        batches = [lengths(host.episodes(env, zeros(6), k, 40, steps=150)) for k in range(25)]
     pooled, truth = np.concatenate(batches), (1 - 0.8**40) / 0.2
     assert abs(pooled.mean() - truth) < 4.0 * pooled.std() / math.sqrt(len(pooled))
+
+
+# ---------------------------------------------------------------- environments in JAX, policies that do not compile
+
+
+class FromOnePlace(PointCircle):
+    """Every episode begins in the same state, whatever the key."""
+
+    def reset(self, key):
+        return super().reset(jax.random.PRNGKey(5))
+
+
+def both_ways(env: JaxEnv, name: str):
+    """One policy twice: as it is, which compiles, and behind a Python function, which does not."""
+    compiled = spacerl.load_policy(name, task=env.spec.name)
+
+    def behind_a_function(obs):
+        assert isinstance(obs, np.ndarray)
+        dist = compiled(obs)
+        return np.asarray(dist.mean), np.exp(np.asarray(dist.log_std))
+
+    function = load_policy(behind_a_function, env.spec.name, env.spec)
+    assert compiled.compiles
+    assert not function.compiles
+    return compiled, function
+
+
+@pytest.mark.parametrize("name", ["cost", "reward", "near"])
+def test_a_function_plays_an_environment_in_jax_as_the_compiled_policy_does(name):
+    """Without anything random: the same start, the most likely action."""
+    env = FromOnePlace()
+    compiled, function = both_ways(env, name)
+    play = Play(episodes=3, length=env.spec.horizon, seed=2, deterministic=True)
+    rewards, costs, *_ = play_on_device(env, compiled, play)
+    J_R, J_C = episode_sums(rewards, costs, 0.995)
+    own_J_R, own_J_C = episode_returns(env, function, 0.995, play)
+    assert own_J_R == pytest.approx(J_R, abs=1e-4)
+    assert own_J_C == pytest.approx(J_C, abs=1e-4)
+    assert (own_J_R.shape, own_J_C.shape) == ((3,), (3, 1))
+
+
+def test_a_function_plays_the_compiled_policys_episodes():
+    """The same resets and the same noise; an object within rounding of the catch range may go either way."""
+    env = PointGather()
+    compiled, function = both_ways(env, "reward")
+    one, other = (episode_returns(env, policy, 0.995, Play(40, 15, 3)) for policy in (compiled, function))
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine.shape == theirs.shape
+        assert np.mean(np.abs(mine - theirs) < 1e-3) >= 0.9
+
+
+def test_a_lane_of_an_environment_in_jax_resets_steps_waits_and_follows():
+    """Against the environment itself, lane by lane."""
+    env, lanes = PointGather(), 4
+    batch = JaxBatchEnv(env, lanes)
+    assert batch.spec == env.spec
+    action = np.random.default_rng(0).normal(size=(lanes, 2)).astype(np.float32)
+    seeds = np.array([3, 9, 4, 3])
+    first = batch.tick(np.full(lanes, RESET), action, np.zeros(lanes, bool), seeds)
+    states = [env.reset(jax.random.PRNGKey(int(seed))) for seed in seeds]
+    assert first.obs == pytest.approx(np.stack([env.observe(state) for state in states]), abs=1e-6)
+    assert np.array_equal(first.obs[0], first.obs[3])
+    assert not first.terminated.any()
+    assert not first.truncated.any()
+    # Lane 0 steps, 1 waits, 2 is cut and goes idle, 3 is cut and followed.
+    command, last = np.array([STEP, IDLE, STEP, STEP]), np.array([False, True, True, True])
+    tick = batch.tick(command, action, last, np.array([-1, -1, -1, 9]))
+    for lane in (0, 2, 3):
+        state, reward, cost, _ = env.step(states[lane], jnp.asarray(action[lane]))
+        assert tick.next_obs[lane] == pytest.approx(np.asarray(env.observe(state)), abs=1e-5)
+        assert tick.reward[lane] == pytest.approx(float(reward), abs=1e-5)
+        assert tick.cost[lane].tolist() == np.asarray(cost).tolist()
+    assert tick.truncated.tolist() == [False, False, True, True]
+    assert np.array_equal(tick.obs[1], first.obs[1])
+    assert np.array_equal(tick.obs[3], first.obs[1]), "the first observation of the episode with that seed"
+    assert np.array_equal(tick.obs[0], tick.next_obs[0])
+    assert not tick.lost.any()
 
 
 # ---------------------------------------------------------------- laid out in columns
@@ -404,18 +488,17 @@ def test_next_observations_nobody_asked_for_cost_nothing():
     assert rollout.next_obs is rollout.obs
 
 
-class Wide(Line):
+class Wide(Toy):
     """What a learner needs to know of an environment whose observations are an episode's number and its step."""
 
     obs_shape, cost_names = (2,), ("one", "two")
-    action_space = ActionSpace("box", 1)
 
 
 @cache
-def digested(bootstrap: bool):
+def made_batches(bootstrap: bool):
     """J's, errors and advantages of a packed rollout and of the same episodes with a column each."""
     config = make_config("pcpo", bootstrap_truncation=bootstrap, cost_limit=(1.0, 2.0), rollout_length=12)
-    learner = make_learner(Wide, config, hidden=(), baseline=True)
+    learner = make_learner(Wide(), config, hidden=(), baseline=True)
     state = initial_state(learner, 3)
     coefficients = jax.random.normal(jax.random.PRNGKey(1), state.critics.coefficients.shape)
     state = state._replace(critics=state.critics._replace(coefficients=coefficients))  # a critic that has an opinion
@@ -426,7 +509,7 @@ def digested(bootstrap: bool):
     def program(rollout):
         rollout = with_policy(learner, state, rollout)
         baseline = Gaussian(jnp.sin(rollout.obs[..., :1]), jnp.full_like(rollout.action, -0.5))
-        return digest(learner, state, rollout, baseline), nearest_baseline(rollout, (rollout.dist, baseline))[2]
+        return make_batch(learner, state, rollout, baseline), nearest_baseline(rollout, (rollout.dist, baseline))[2]
 
     result = {}
     for name, columns in (("packed", 4), ("apart", len(sizes))):
@@ -437,7 +520,7 @@ def digested(bootstrap: bool):
 
 @pytest.mark.parametrize("bootstrap", [False, True])
 def test_a_packed_batch_means_the_same_as_one_with_a_column_per_episode(bootstrap):
-    sizes, _, _, result = digested(bootstrap)
+    sizes, _, _, result = made_batches(bootstrap)
     (packed, near), (apart, near_apart) = result["packed"], result["apart"]
     for name in ("J_R", "J_C", "J_D", "J_C_error", "episode_length"):
         assert getattr(packed, name) == pytest.approx(getattr(apart, name), rel=2e-5), name
@@ -463,7 +546,7 @@ def test_a_packed_batch_means_the_same_as_one_with_a_column_per_episode(bootstra
 
 def test_sums_and_errors_are_those_of_the_episodes():
     """By hand: discounted rewards, undiscounted costs, and the standard error over episodes, not over columns."""
-    _, recording, config, result = digested(False)
+    _, recording, config, result = made_batches(False)
     batch, _ = result["packed"]
     J_R, J_C = [], []
     for lane, start, stop in recording.episodes:
@@ -477,8 +560,8 @@ def test_sums_and_errors_are_those_of_the_episodes():
 
 def test_a_time_limit_bootstraps_and_an_end_does_not():
     """Advantages differ in episodes that were cut, and in no other."""
-    _, recording, _, without = digested(False)
-    _, _, _, taken = digested(True)
+    _, recording, _, without = made_batches(False)
+    _, _, _, taken = made_batches(True)
     ends = [
         (recording.truncated[stop - 1, lane], recording.obs[start, lane, 0]) for lane, start, stop in recording.episodes
     ]
@@ -497,43 +580,26 @@ def test_a_time_limit_bootstraps_and_an_end_does_not():
 # ---------------------------------------------------------------- workers that fail
 
 
-def processes(folder: Path) -> list[int]:
-    """All processes that ever held a faulty environment of this folder."""
-    return [int(path.name.removeprefix("process-")) for path in folder.glob("process-*")]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and is no corpse waiting for its parent."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def assert_gone(folder: Path) -> None:
-    pids = [pid for pid in processes(folder) if pid != os.getpid()]
-    assert pids
-    patience = time.monotonic() + 5.0
-    while any(map(alive, pids)) and time.monotonic() < patience:
-        time.sleep(0.01)
-    assert not [pid for pid in pids if alive(pid)]
-
-
 def faulty(kind: str, folder: Path, workers: int = 2, lanes: int = 4, timeout: float = 60.0, report=None, **settings):
     recipe = Recipe(Faulty, named_sources(None), tuple({"kind": kind, "folder": str(folder), **settings}.items()))
     return HostedEnv(recipe, lanes, workers, timeout, report)
+
+
+def idle(env: HostedEnv) -> np.ndarray:
+    """Actions of zero, for ticks in which they do not matter."""
+    return np.zeros((env.lanes, *env.spec.action.shape), env.spec.action.dtype)
 
 
 SAID = {
     "exception": [
         "Traceback (most recent call last)",
         "ZeroDivisionError: the wheel came off",
-        "hosted_environments.py",
+        "support/environments.py",
     ],
     "exit": ["it exited with code 7"],
     "kill": ["it was killed by SIGKILL"],
-    "crash": ["it was killed by SIGSEGV", "Fatal Python error: Segmentation fault", "hosted_environments.py"],
-    "hang": ["it did not answer within 2 seconds", "hosted_environments.py", "in hang"],
+    "crash": ["it was killed by SIGSEGV", "Fatal Python error: Segmentation fault", "support/environments.py"],
+    "hang": ["it did not answer within 2 seconds", "support/environments.py", "in hang"],
 }
 
 
@@ -542,7 +608,7 @@ def test_a_worker_that_fails_is_replaced_and_the_batch_is_whole(kind, tmp_path):
     said: list[str] = []
     timeout = 2.0 if kind == "hang" else 60.0
     with faulty(kind, tmp_path, times=2, timeout=timeout, report=said.append) as env:
-        recording = host_episodes(env, random_acts(4), 5, 6, steps=60)
+        recording = host.episodes(env, random_acts(4), 5, 6, steps=60)
         assert env.counts() == {"worker_restarts": 2}
         assert env.counts() == {"worker_restarts": 0}
         held = processes(tmp_path)
@@ -561,11 +627,11 @@ def test_a_worker_that_fails_is_replaced_and_the_batch_is_whole(kind, tmp_path):
 def test_only_the_lanes_of_the_failed_worker_are_lost(tmp_path):
     """Four lanes in two workers: a fault takes two of them, the others' episodes go on."""
     with faulty("kill", tmp_path, times=1, report=lambda text: None) as env:
-        result = env.tick(np.full(4, RESET), env.idle_actions(), np.zeros(4, bool), np.arange(4))
+        result = env.tick(np.full(4, RESET), idle(env), np.zeros(4, bool), np.arange(4))
         lost = result.lost
         for _ in range(4):
             command = np.where(lost, 0, STEP)
-            result = env.tick(command, env.idle_actions(), np.zeros(4, bool), np.full(4, -1))
+            result = env.tick(command, idle(env), np.zeros(4, bool), np.full(4, -1))
             lost = lost | result.lost
     assert lost.tolist() in ([True, True, False, False], [False, False, True, True])
     assert result.obs[~lost, 1].tolist() == [4, 4]
@@ -577,7 +643,7 @@ def test_failing_without_end_ends_with_the_reason(tmp_path):
         faulty("exception", tmp_path, times=1000, report=said.append) as env,
         pytest.raises(WorkersFailed, match="failed 4 times without completing an episode; the last time: Zero") as stop,
     ):
-        host_episodes(env, random_acts(4), 5, 6, steps=60)
+        host.episodes(env, random_acts(4), 5, 6, steps=60)
     assert "\n" not in str(stop.value)
     assert isinstance(stop.value, InputError), "before a run has begun it is bad input like any other"
     assert len(said) <= 2 * FAULTS_IN_A_ROW
@@ -589,12 +655,12 @@ def test_faults_with_episodes_in_between_are_no_reason_to_stop(tmp_path):
     with faulty("exception", tmp_path, workers=1, lanes=2, at=6, times=0, report=lambda text: None) as env:
         restarts = 0
         for _ in range(FAULTS_IN_A_ROW + 2):
-            env.tick(np.full(2, RESET), env.idle_actions(), np.zeros(2, bool), np.arange(2))
+            env.tick(np.full(2, RESET), idle(env), np.zeros(2, bool), np.arange(2))
             for _ in range(6):
-                result = env.tick(np.full(2, STEP), env.idle_actions(), np.zeros(2, bool), np.full(2, -1))
+                result = env.tick(np.full(2, STEP), idle(env), np.zeros(2, bool), np.full(2, -1))
             assert result.truncated.all()
             os.kill(max(pid for pid in processes(tmp_path) if alive(pid)), 9)
-            lost = env.tick(np.full(2, RESET), env.idle_actions(), np.zeros(2, bool), np.arange(2)).lost
+            lost = env.tick(np.full(2, RESET), idle(env), np.zeros(2, bool), np.arange(2)).lost
             assert lost.all()
             restarts += env.counts()["worker_restarts"]
     assert restarts == FAULTS_IN_A_ROW + 2
@@ -606,13 +672,13 @@ def test_a_step_that_is_no_step_ends_at_once_in_one_sentence(workers):
     recipe = Recipe(Odd, named_sources(None), (("what", "reward"),))
     said = "'Odd': step 3 of an episode gave the reward nan, which is not finite"
     with HostedEnv(recipe, 3, workers) as env, pytest.raises(BadStep, match=said):
-        host_episodes(env, random_acts(3), 5, 6, steps=60)
+        host.episodes(env, random_acts(3), 5, 6, steps=60)
 
 
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ("hosted_environments:broken_factory", "cannot be built: FileNotFoundError"),
+        ("support.environments:broken_factory", "cannot be built: FileNotFoundError"),
         ("CartPol-v1", "did you mean 'CartPole-v1'"),
         ("Pendulum-v1", r"info\['cost'\] is missing"),
     ],
@@ -627,7 +693,7 @@ def test_bad_input_is_the_same_sentence_from_a_worker(env, said):
 
 
 def test_workers_start_fresh_close_at_once_and_hold_no_jax():
-    recipe = Recipe("hosted_environments:without_jax", named_sources(None))
+    recipe = Recipe("support.environments:without_jax", named_sources(None))
     with HostedEnv(recipe, 3, workers=2) as env:
         workers = list(env._env.workers)
         assert all(alive(worker.process.pid) for worker in workers)
@@ -645,5 +711,5 @@ def test_what_a_worker_writes_in_bytes_that_are_no_text_does_not_end_the_run(tmp
     said: list[str] = []
     recipe = Recipe(Babbling, named_sources(None), (("kind", "exit"), ("folder", str(tmp_path))))
     with HostedEnv(recipe, 1, 1, report=said.append) as env:
-        host_episodes(env, random_acts(1), 5, 6, episodes=2)
+        host.episodes(env, random_acts(1), 5, 6, count=2)
     assert "garbage" in said[0]

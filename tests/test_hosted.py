@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from hosted_environments import Line, Mixed, Numbers, Odd, Reused, SixValues, line, push_cost
-from spacerl.config import InputError, RunConfig
-from spacerl.environments import cost_texts, environment, is_hosted, recipe_of_run, task_name
-from spacerl.hosted.costs import MissingCost, cost_function, named_sources
-from spacerl.hosted.environment import HostedEnv
-from spacerl.hosted.single import BadStep, Recipe, Single, construct, parse_arguments, recipe_of_instance
-from spacerl.hosted.spaces import Observations, actions_of
+import spacerl
+from spacerl.envs.host.costs import MissingCost, cost_function, named_sources
+from spacerl.envs.host.environment import HostedEnv
+from spacerl.envs.host.single import BadStep, Recipe, SingleEnv, construct, parse_arguments, recipe_of_instance
+from spacerl.envs.host.spaces import Observations, actions_of
+from spacerl.envs.make import cost_texts, make_env, recipe_of_run, task_name
+from spacerl.training.settings import resolve
+from spacerl.types import ActionSpace, BatchEnv, EnvSpec, InputError
+from support.environments import Line, Mixed, Numbers, Odd, Reused, SixValues, line, push_cost
+from support.runs import assert_gone, processes
 
 # ---------------------------------------------------------------- observations
 
@@ -94,7 +99,7 @@ def test_observations_go_there_and_back(name):
         assert batch.dtype == space.dtype
 
 
-def test_single_pictures_keep_their_bytes_and_their_shape():
+def test_single_images_keep_their_bytes_and_their_shape():
     shapes = {name: Observations(SEEN[name]) for name in ("HWC", "CHW", "frames", "HW", "float CHW", "table", "matrix")}
     assert shapes["HWC"].shape == shapes["CHW"].shape == (9, 12, 3)
     assert shapes["frames"].shape == (9, 12, 4)
@@ -104,11 +109,11 @@ def test_single_pictures_keep_their_bytes_and_their_shape():
     assert shapes["HWC"].images == ((0, (9, 12, 3), 1 / 255.0),)
     assert shapes["float CHW"].images == ((0, (9, 12, 1), 0.5),)
     assert shapes["table"].images == shapes["matrix"].images == ()
-    picture = np.arange(3 * 9 * 12, dtype=np.uint8).reshape(3, 9, 12)
-    assert np.array_equal(shapes["CHW"].encode(picture), picture.transpose(1, 2, 0))
+    image = np.arange(3 * 9 * 12, dtype=np.uint8).reshape(3, 9, 12)
+    assert np.array_equal(shapes["CHW"].encode(image), image.transpose(1, 2, 0))
 
 
-def test_leaves_lie_one_after_the_other_with_choices_as_one_hot_vectors():
+def test_leaves_lie_one_after_the_other_with_discrete_ones_as_one_hot_vectors():
     translation = Observations(Mixed.observation_space)
     view = np.arange(72, dtype=np.uint8).reshape(1, 8, 9)
     row = translation.encode({"place": np.array([0.5, -2.0]), "kind": 3, "view": view})
@@ -131,7 +136,7 @@ def test_leaves_lie_one_after_the_other_with_choices_as_one_hot_vectors():
         (spaces.Discrete(3), 3),
         (spaces.Discrete(3), -1),
         (spaces.Discrete(3, start=5), 2),
-        (spaces.MultiDiscrete([3, 4]), np.array([3, 0])),  # would be the second list's first choice
+        (spaces.MultiDiscrete([3, 4]), np.array([3, 0])),  # would be the second list's first value
         (spaces.MultiDiscrete([3, 4]), np.array([0, -1])),
         (spaces.MultiDiscrete([3, 4]), np.array([0, 1, 1])),
         (spaces.Box(0.0, 1.0, (3,)), np.zeros(4)),
@@ -168,7 +173,7 @@ BOXES = {
     "dict": spaces.Dict({"z": spaces.Box(-1.0, 0.0, (1,)), "a": spaces.Box(0.0, 4.0, (2,), np.float64)}),
     "tuple": spaces.Tuple([spaces.Box(-1.0, 1.0, (1,)), spaces.Box(5.0, 6.0, ())]),
 }
-CHOICES = {
+DISCRETE = {
     "discrete": (spaces.Discrete(3), 1),
     "discrete from": (spaces.Discrete(3, start=7), 1),
     "multidiscrete": (spaces.MultiDiscrete([2, 3]), 2),
@@ -224,18 +229,18 @@ def test_whole_numbers_are_rounded_and_not_cut_off():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CHOICES)
-def test_choices_are_in_their_space_and_every_one_can_be_made(name):
-    space, count = CHOICES[name]
+@pytest.mark.parametrize("name", DISCRETE)
+def test_discrete_actions_are_in_their_space_and_every_one_can_be_taken(name):
+    space, count = DISCRETE[name]
     translation = actions_of(space)
-    sizes = translation.space.choices or (translation.space.size,)
+    sizes = translation.space.nvec or (translation.space.size,)
     assert len(sizes) == count
     assert translation.space.size == sum(sizes)
     assert translation.space.kind == ("discrete" if isinstance(space, spaces.Discrete) else "multidiscrete")
     made = [set() for _ in sizes]
     for number in range(max(sizes)):
         row = np.array([number % size for size in sizes], np.int32)
-        action = translation.decode(row if translation.space.choices else row[0])
+        action = translation.decode(row if translation.space.nvec else row[0])
         assert space.contains(action), action
         for i, chosen in enumerate(flat_of(action)):
             made[i].add(chosen)
@@ -266,7 +271,7 @@ def test_a_space_that_cannot_be_used_is_said_with_the_environments_name():
         action_space = spaces.Box(-np.inf, np.inf, (1,))
 
     with pytest.raises(InputError, match="environment 'Endless': 1 of 1 action dimensions have infinite bounds"):
-        Single(Recipe(Endless, named_sources("none")))
+        SingleEnv(Recipe(Endless, named_sources("none")))
 
 
 # ---------------------------------------------------------------- where costs come from
@@ -327,9 +332,9 @@ def test_costs_that_cannot_be_meant(given, said):
         named_sources(given)
 
 
-def played(env, cost=None, steps: int = 3, **settings) -> tuple[Single, np.ndarray]:
+def played(env, cost=None, steps: int = 3, **settings) -> tuple[SingleEnv, np.ndarray]:
     """Costs (steps, K) of an environment pushed by half."""
-    single = Single(Recipe(env, named_sources(cost), **settings))
+    single = SingleEnv(Recipe(env, named_sources(cost), **settings))
     single.reset(0)
     return single, np.array([single.step(np.array([0.5], np.float32))[2] for _ in range(steps)])
 
@@ -356,7 +361,7 @@ def test_cost_functions_see_both_observations_the_action_in_its_units_and_the_in
         seen.append((np.array(obs), np.array(action), np.array(next_obs), dict(info)))
         return 0.0
 
-    single = Single(Recipe(factory, named_sources(look)))
+    single = SingleEnv(Recipe(factory, named_sources(look)))
     before = np.array(single.reset(5))
     for k in range(4):
         following = np.array(single.step(np.array([0.25], np.float32))[0])
@@ -380,17 +385,17 @@ def test_a_cost_function_gets_observations_as_the_environment_gives_them():
         assert action in (-1, 0, 1)
         return obs["kind"]
 
-    single = Single(Recipe(Numbers, named_sources(look)))
+    single = SingleEnv(Recipe(Numbers, named_sources(look)))
     row = single.reset(1)
     kinds = row[2:] if next(iter(Numbers.observation_space.spaces)) == "place" else row[:3]
     assert single.step(np.int32(0))[2][0] == 1 + int(np.argmax(kinds))
 
 
-@pytest.mark.parametrize("function", ["hosted_environments:push_cost", "FILE:push_cost"])
+@pytest.mark.parametrize("function", ["support.environments:push_cost", "FILE:push_cost"])
 def test_cost_functions_by_name(function):
-    import hosted_environments
+    from support import environments
 
-    _, costs = played(line, function.replace("FILE", hosted_environments.__file__))
+    _, costs = played(line, function.replace("FILE", environments.__file__))
     _, same = played(line, push_cost)
     assert np.array_equal(costs, same)
 
@@ -414,10 +419,11 @@ def test_a_cost_that_is_not_there_is_said_before_anything_is_made(env, cost, sai
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("hosted_environments:push_csot", "did you mean 'push_cost'"),
-        ("hosted_environmenst:push_cost", "no module 'hosted_environmenst'.*did you mean 'hosted_environments'"),
+        ("support.environments:push_csot", "did you mean 'push_cost'"),
+        ("suport.environments:push_cost", "no module 'suport'.*did you mean 'support'"),
+        ("support.environmenst:push_cost", "no module 'support.environmenst'.*did you mean 'support.environments'"),
         ("nowhere/costs.py:push", "no file 'nowhere/costs.py'"),
-        ("hosted_environments:a_number", "is float: a function is expected"),
+        ("support.environments:a_number", "is float: a function is expected"),
     ],
 )
 def test_cost_functions_that_are_not_there(source, said):
@@ -447,7 +453,7 @@ def test_steps_no_run_can_go_on_with_are_one_sentence(what, value, said):
 
 
 def test_rewards_and_costs_may_be_arrays_of_one_number():
-    single = Single(Recipe(lambda: Odd("reward", at=1, value=np.array([2.5])), named_sources(None)))
+    single = SingleEnv(Recipe(lambda: Odd("reward", at=1, value=np.array([2.5])), named_sources(None)))
     single.reset(0)
     assert single.step(np.zeros(1))[1] == 2.5
 
@@ -458,15 +464,15 @@ def test_a_reset_without_its_info_is_said():
             return super().reset(**arguments)[0]
 
     with pytest.raises(BadStep, match="reset returned something that is not the pair"):
-        Single(Recipe(Old, named_sources(None))).reset(0)
+        SingleEnv(Recipe(Old, named_sources(None))).reset(0)
 
 
 # ---------------------------------------------------------------- limits of several costs
 
 
 def limits(given, costs=("a", "b"), **settings):
-    config = RunConfig("env:X", algorithm="pcpo", cost_limit=given, **settings).resolved()
-    return config.with_limits(costs).cost_limit
+    draft = resolve({"task": "env:X", "algorithm": "pcpo", "cost_limit": given, **settings})
+    return draft.config(EnvSpec("X", (1,), ActionSpace("box", 1), 1, costs)).cost_limit
 
 
 def test_limits_by_order_and_by_name():
@@ -502,7 +508,7 @@ def test_limits_that_do_not_fit_the_costs(given, said):
 
 def test_algorithms_for_one_cost_refuse_two_limits_by_name():
     with pytest.raises(InputError, match="'cpo' handles one cost and 2 limits"):
-        RunConfig("env:X", algorithm="cpo", cost_limit={"a": 1.0, "b": 1.0}).resolved()
+        resolve({"task": "env:X", "algorithm": "cpo", "cost_limit": {"a": 1.0, "b": 1.0}})
 
 
 def test_what_a_config_says_about_costs_leads_back_to_them():
@@ -514,10 +520,11 @@ def test_what_a_config_says_about_costs_leads_back_to_them():
         ("f", "m:f"),
     )
     texts = cost_texts({"speed": a_cost, "push": "info:push"})
-    config = RunConfig("env:X", algorithm="pcpo", cost_limit=(1.0, 1.0), cost=texts).resolved()
+    draft = resolve({"task": "env:X", "algorithm": "pcpo", "cost_limit": (1.0, 1.0), "cost": texts})
     with pytest.raises(InputError, match="the cost 'speed' of this run is a Python function: pass it as cost="):
-        recipe_of_run(config)
-    assert recipe_of_run(config, cost={"speed": a_cost, "push": "info:push"}).costs[0] == ("speed", a_cost)
+        recipe_of_run(draft.task, draft.env_settings())
+    given = {"speed": a_cost, "push": "info:push"}
+    assert recipe_of_run(draft.task, draft.env_settings(), cost=given).costs[0] == ("speed", a_cost)
 
 
 # ---------------------------------------------------------------- how an environment is built
@@ -528,25 +535,25 @@ def built(env, **arguments):
 
 
 def test_every_way_to_name_an_environment(tmp_path, monkeypatch):
-    import hosted_environments
+    from support import environments
 
     assert built("CartPole-v1").spec.id == "CartPole-v1"
     assert built("Pendulum-v1", g=2.5).unwrapped.g == 2.5
-    assert type(built("hosted_environments:line")) is Line
-    assert built("hosted_environments:line", edge=9.0).edge == 9.0
-    assert built("hosted_environments:Line", own_limit=4).own_limit == 4
-    assert type(built(f"{hosted_environments.__file__}:line")).__name__ == "Line"
+    assert type(built("support.environments:line")) is Line
+    assert built("support.environments:line", edge=9.0).edge == 9.0
+    assert built("support.environments:Line", own_limit=4).own_limit == 4
+    assert type(built(f"{environments.__file__}:line")).__name__ == "Line"
     assert type(built(line)) is Line
     assert built(lambda edge: Line(edge), edge=2.0).edge == 2.0
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "room.py").write_text(
-        "import gymnasium\nfrom hosted_environments import Line\n"
+        "import gymnasium\nfrom support.environments import Line\n"
         "gymnasium.register('Room-v3', Line, max_episode_steps=7)\n"
         "def room(size=1.0):\n    return Line(size)\n"
     )
     assert built(f"{tmp_path}/mine/room.py:room", size=4.5).edge == 4.5
     try:
-        named = Single(Recipe(f"{tmp_path}/mine/room.py:Room-v3", named_sources(None)))
+        named = SingleEnv(Recipe(f"{tmp_path}/mine/room.py:Room-v3", named_sources(None)))
         assert (named.horizon, type(named.env.unwrapped)) == (7, Line)
     finally:
         gymnasium.registry.pop("Room-v3", None)
@@ -563,13 +570,13 @@ def test_every_way_to_name_an_environment(tmp_path, monkeypatch):
         ("CartPole-v77", {}, "'CartPole-v77' is unknown: .*did you mean 'CartPole-v1'"),
         ("nowhere/Thing-v0", {}, "'nowhere/Thing-v0' is unknown"),
         ("no_module_here:factory", {}, "no module 'no_module_here'"),
-        ("hosted_environments:lnie", {}, "did you mean 'line'"),
+        ("support.environments:lnie", {}, "did you mean 'line'"),
         ("nowhere.py:factory", {}, "no file 'nowhere.py'"),
-        ("hosted_environments:broken_factory", {}, "cannot be built: FileNotFoundError: no map called 'nowhere'"),
-        ("hosted_environments:not_an_environment", {}, "is dict and has no reset"),
-        ("hosted_environments:a_number", {}, "cannot be built: TypeError"),
+        ("support.environments:broken_factory", {}, "cannot be built: FileNotFoundError: no map called 'nowhere'"),
+        ("support.environments:not_an_environment", {}, "is dict and has no reset"),
+        ("support.environments:a_number", {}, "cannot be built: TypeError"),
         ("CartPole-v1", {"colour": "red"}, "cannot be built: TypeError: .*colour"),
-        ("hosted_environments:line", {"colour": "red"}, "cannot be built: TypeError: .*colour"),
+        ("support.environments:line", {"colour": "red"}, "cannot be built: TypeError: .*colour"),
         (dict, {}, "is dict and has no reset"),
     ],
 )
@@ -621,7 +628,7 @@ class WithCost(gymnasium.Wrapper):
 
 def test_an_environment_given_as_an_object_is_made_again_from_its_spec():
     env = gymnasium.wrappers.TimeAwareObservation(gymnasium.make("Pendulum-v1", g=3.0, max_episode_steps=50))
-    single = Single(recipe_of_instance(env, named_sources("none")))
+    single = SingleEnv(recipe_of_instance(env, named_sources("none")))
     assert single.recipe.name == "Pendulum-v1"
     assert single.env is not env
     assert single.env.unwrapped is not env.unwrapped
@@ -632,7 +639,7 @@ def test_an_environment_given_as_an_object_is_made_again_from_its_spec():
 
 def test_an_environment_in_a_wrapper_of_the_users_own_is_copied():
     env = WithCost(gymnasium.make("Pendulum-v1", g=3.0), 0.25)
-    single = Single(recipe_of_instance(env, named_sources(None)))
+    single = SingleEnv(recipe_of_instance(env, named_sources(None)))
     assert single.env is not env
     assert single.env.unwrapped is not env.unwrapped
     assert single.env.unwrapped.g == 3.0
@@ -643,7 +650,7 @@ def test_an_environment_in_a_wrapper_of_the_users_own_is_copied():
 def test_an_environment_without_a_spec_is_copied_as_it_is():
     env = Line(edge=7.0)
     env.reset(seed=0)
-    first, second = (Single(recipe_of_instance(env, named_sources(None))) for _ in range(2))
+    first, second = (SingleEnv(recipe_of_instance(env, named_sources(None))) for _ in range(2))
     assert first.recipe.name == "Line"
     assert first.env.edge == 7.0
     assert first.horizon is None
@@ -665,17 +672,78 @@ def test_names_of_runs_and_what_they_are_built_from(tmp_path):
     assert task_name(Line()) == "own:Line"
     assert task_name(gymnasium.make("CartPole-v1")) == "own:CartPole-v1"
     assert task_name(Ticking()) == "own:Ticking"
-    assert not is_hosted(Ticking())
+    assert not isinstance(Ticking(), BatchEnv)
     for bad in (3, {"a": 1}, None):
         with pytest.raises(InputError, match="allowed are a Gymnasium id"):
             task_name(bad)
-    config = RunConfig("own:line", algorithm="pcpo", cost_limit=1.0, environments=2, workers=0).resolved()
+    wanted = {"task": "own:line", "algorithm": "pcpo", "cost_limit": 1.0, "environments": 2, "workers": 0}
+    settings = resolve(wanted).env_settings()
     with pytest.raises(InputError, match="'own:line' needs your environment again"):
-        environment(config)
-    for given in (line, Line(), "hosted_environments:line"):
-        with environment(config, given) as env:
-            assert is_hosted(env)
-            assert (env.lanes, env.obs_shape, env.cost_names) == (2, (3,), ("cost",))
+        make_env("own:line", settings)
+    for given in (line, Line(), Ticking(), "support.environments:line"):
+        with make_env("own:line", settings, given) as env:
+            assert isinstance(env, BatchEnv)
+            assert (env.lanes, env.spec.obs_shape, env.spec.cost_names) == (2, (3,), ("cost",))
+
+
+class NearlyAnEnvironment:
+    """Steps, but says nothing about its spaces."""
+
+    def reset(self, key):
+        return 0.0
+
+    def observe(self, state):
+        return state
+
+    def step(self, state, action):
+        return state, 0.0, 0.0, False
+
+
+def test_what_steps_without_being_an_environment_is_told_what_it_could_be(tmp_path):
+    said = r"env is NearlyAnEnvironment, which has reset and step but .* is a subclass of spacerl\.JaxEnv with a spec"
+    with pytest.raises(InputError, match=said) as stop:
+        spacerl.train(env=NearlyAnEnvironment(), algorithm="pcpo", cost_limit=1.0, out=tmp_path / "run")
+    assert "\n" not in str(stop.value)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(InputError, match=said):
+        task_name(NearlyAnEnvironment())
+
+
+# ---------------------------------------------------------------- who steps them
+
+
+def started(folder: Path, workers, lanes: int = 5) -> set[int]:
+    """Processes that hold the environments of a run with this setting."""
+    (folder / "well").touch()
+    env_args = ("kind=exit", f"folder={folder}")
+    given = {"task": "env:support.environments:Faulty", "algorithm": "pcpo", "cost_limit": 1.0, "env_args": env_args}
+    draft = resolve({**given, "environments": lanes} | ({} if workers is None else {"workers": workers}))
+    with make_env(draft.task, draft.env_settings()):
+        return set(processes(folder))
+
+
+def test_no_worker_means_the_runs_own_process_and_thread(tmp_path):
+    assert started(tmp_path, 0) == {os.getpid()}
+    threads = []
+
+    class Watched(Line):
+        def step(self, action):
+            threads.append(threading.get_ident())
+            return super().step(action)
+
+    settings = resolve({"task": "own:x", "algorithm": "pcpo", "cost_limit": 1.0, "workers": 0}).env_settings()
+    with make_env("own:x", settings, Watched):
+        assert set(threads) == {threading.get_ident()}  # it is looked at as soon as it is made
+
+
+@pytest.mark.parametrize(("workers", "count"), [("auto", 3), (None, 3), (2, 2), (9, 5)])
+def test_workers_are_processes_one_per_core_unless_said_otherwise(workers, count, tmp_path, monkeypatch):
+    """Five environments and three cores; never more processes than environments."""
+    monkeypatch.setattr("spacerl.envs.host.environment.usable_cores", lambda: 3)
+    pids = started(tmp_path, workers)
+    assert len(pids) == count
+    assert os.getpid() not in pids
+    assert_gone(tmp_path)
 
 
 def test_an_environment_that_cannot_travel_is_one_sentence_and_stays_possible_in_one_process():

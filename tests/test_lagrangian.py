@@ -5,9 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from conftest import Toy, make_config, make_learner, train
-from spacerl.algorithms import make_algorithm
-from spacerl.types import UNKNOWN
+from spacerl.types import UNMEASURED, Measured
+from support.learners import Toy, algorithm_of, make_config, make_learner, train
 
 
 class Dear(Toy):
@@ -18,12 +17,12 @@ class Dear(Toy):
 
 
 def test_multipliers_follow_the_violation_and_never_turn_negative():
-    algorithm = make_algorithm(make_config("trpo-lagrangian", multiplier_rate=0.5, cost_limit=1.0))
-    state = algorithm.init(2, UNKNOWN)
+    algorithm = algorithm_of(make_config("trpo-lagrangian", multiplier_rate=0.5, cost_limit=1.0))
+    state = algorithm.init(2, UNMEASURED)
     h_C = jnp.ones(2)
-    state = algorithm.control(state, jnp.array(0.0), jnp.array([3.0, 0.0]), h_C, jnp.array(0.0))
+    state = algorithm.control(state, Measured(jnp.array(0.0), jnp.array([3.0, 0.0]), h_C, jnp.array(0.0)))
     np.testing.assert_allclose(state.multipliers, [1.0, 0.0])
-    state = algorithm.control(state, jnp.array(0.0), jnp.array([0.0, 2.0]), h_C, jnp.array(0.0))
+    state = algorithm.control(state, Measured(jnp.array(0.0), jnp.array([0.0, 2.0]), h_C, jnp.array(0.0)))
     np.testing.assert_allclose(state.multipliers, [0.5, 0.5])
 
 

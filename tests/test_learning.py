@@ -24,8 +24,8 @@ def pcpo(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def space(tmp_path_factory):
-    settings = {"combine": "joint", "divergence_gradient": "direct", "projection_kl_bound": 0.005}
-    return train(tmp_path_factory.mktemp("space") / "run", algorithm="space", baseline="reward", **settings)
+    settings = {"divergence_gradient": "direct", "projection_kl_bound": 0.005}
+    return train(tmp_path_factory.mktemp("space") / "run", algorithm="space-joint", baseline="reward", **settings)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -14,34 +13,46 @@ from pathlib import Path
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-import hosted_environments as toys
 import spacerl
-from spacerl import training
-from spacerl.baselines import load_baseline
 from spacerl.cli import main
-from spacerl.collect import host_episodes
-from spacerl.config import InputError, RunConfig
-from spacerl.environments import environment
-from spacerl.hosted.costs import named_sources
-from spacerl.hosted.environment import HostedEnv
-from spacerl.hosted.single import Recipe
-from spacerl.hosted.spaces import actions_of
-from spacerl.iterate import iterate
-from spacerl.sweep import sweep
-from spacerl.training import RunStopped
-from spacerl.types import ActionSpace
-from test_host_collection import alive, assert_gone, processes
-from test_resume import assert_same, contents, newest, outcome, rows_written
-from test_training import quick_compilation, quick_environment, rows_of  # noqa: F401
+from spacerl.envs.host.costs import named_sources
+from spacerl.envs.host.environment import HostedEnv
+from spacerl.envs.host.single import Recipe
+from spacerl.envs.host.spaces import actions_of
+from spacerl.envs.make import make_env
+from spacerl.policies.loading import Loading, load_policy
+from spacerl.rollout import host
+from spacerl.runs.config import RunConfig
+from spacerl.training import programs
+from spacerl.training import train as training
+from spacerl.training.assemble import assemble
+from spacerl.training.settings import resolve
+from spacerl.training.update import initial_state
+from spacerl.types import ActionSpace, DrawableEnv, EnvSpec, InputError, RunStopped
+from support import environments as toys
+from support.runs import (
+    alive,
+    assert_gone,
+    assert_same,
+    contents,
+    newest,
+    outcome,
+    processes,
+    rows_of,
+    rows_written,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TINY = {"batch_size": 48, "rollout_length": 8, "hidden": (8,), "filters": (2, 2), "cg_iterations": 2, "delta": 1e-3}
 TINY |= {"environments": 3, "workers": 0, "progress": False, "cost_limit": 3.0}
-PENDULUM = {**TINY, "env": "Pendulum-v1", "cost": "hosted_environments:effort"}
-STEADY = {**TINY, "env": "hosted_environments:Faulty", "algorithm": "pcpo"}  # six steps an episode, faults where told
+PENDULUM = {**TINY, "env": "Pendulum-v1", "cost": "support.environments:effort"}
+STEADY = {**TINY, "env": "support.environments:Faulty", "algorithm": "pcpo"}  # six steps an episode, faults where told
 
 
 def plain(rows: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -77,13 +88,13 @@ def match(obs):
 
 
 def by_kind(obs):
-    """Mixed and Numbers: a choice for every observation, which is a dictionary."""
+    """Mixed and Numbers: an action for every observation, which is a dictionary."""
     assert obs["place"].shape == (len(obs["kind"]), 2)
     return obs["kind"] - 1
 
 
 def stay(obs):
-    """Picture: a mean and a deviation for pictures as the environment gives them."""
+    """Image: a mean and a deviation for images as the environment gives them."""
     assert obs.dtype == np.uint8
     assert obs.shape[1:] == (16, 16, 1)
     return np.zeros((len(obs), 1)), np.ones((len(obs), 1))
@@ -94,8 +105,8 @@ KINDS = {
     "discrete": ("CartPole-v1", lean, {"cost": lambda obs, action, next_obs, info: abs(next_obs[0])}),
     "multidiscrete": (toys.Choosing, match, {}),
     "dict": (toys.Numbers, by_kind, {"normalise_observations": True}),
-    "picture": (toys.Picture, stay, {"bootstrap_truncation": True}),
-    "picture and numbers": (toys.Mixed, by_kind, {"normalise_observations": True}),
+    "image": (toys.Image, stay, {"bootstrap_truncation": True}),
+    "image and numbers": (toys.Mixed, by_kind, {"normalise_observations": True}),
 }
 
 
@@ -116,7 +127,7 @@ def trained(tmp_path_factory):
     return train
 
 
-QUICK = [(kind, "space") for kind in KINDS if kind != "dict"] + [("continuous", "pcpo")]
+QUICK = [(kind, "space") for kind in KINDS if kind not in ("dict", "image")] + [("continuous", "pcpo")]
 ALL = [(kind, algorithm) for kind in KINDS for algorithm in ("space", "pcpo")]
 
 
@@ -141,12 +152,12 @@ def test_logged_numbers_are_those_of_the_episodes(trained):
     assert all(-8 * 17 < row["J_R"] < 0 for row in rows)
     assert all(0 < row["J_C"] <= 8 * 4.0 for row in rows)  # the square of at most 2
     rows = rows_of(trained("multidiscrete", "space"))
-    assert 8 * 0.1 < rows[0]["J_C"] < 8 * 0.5  # one choice of four
+    assert 8 * 0.1 < rows[0]["J_C"] < 8 * 0.5  # one action of four
 
 
 def test_a_task_by_name_is_told_from_an_object(trained):
     config = RunConfig.from_json((trained("continuous", "space") / "config.json").read_text())
-    assert (config.task, config.baseline, config.cost) == ("env:Pendulum-v1", "function:brake", ("effort=function",))
+    assert (config.task, config.baseline, config.cost) == ("env:Pendulum-v1", ("function:brake",), ("effort=function",))
     config = RunConfig.from_json((trained("multidiscrete", "space") / "config.json").read_text())
     assert (config.task, config.cost) == ("own:Choosing", ())
     with pytest.raises(InputError, match="the cost 'effort' of this run is a Python function"):
@@ -155,7 +166,100 @@ def test_a_task_by_name_is_told_from_an_object(trained):
         spacerl.resume(trained("multidiscrete", "space"), updates=3, progress=False)
 
 
+# ---------------------------------------------------------------- environments in JAX
+
+
+class Sliding(spacerl.JaxEnv):
+    """A number that is pushed about."""
+
+    spec = EnvSpec("sliding", (1,), ActionSpace("box", 1), horizon=8, cost_names=("push",))
+
+    def reset(self, key):
+        return jax.random.normal(key, (1,))
+
+    def observe(self, state):
+        return state
+
+    def step(self, state, action):
+        state = state + 0.1 * action
+        return state, -jnp.abs(state[0]), jnp.abs(action), jnp.array(False)
+
+
+class OnAPlane(Sliding, DrawableEnv):
+    """The same, drawn as a robot."""
+
+    def __init__(self, arena: dict):
+        self._arena = arena
+
+    def arena(self):
+        return self._arena
+
+    def position(self, state):
+        return jnp.concatenate([state, state])
+
+    def heading(self, state):
+        return state[0]
+
+
+def pull_back(obs):
+    return -obs, 0.5
+
+
+@pytest.mark.parametrize("taken", ["tick", "lanes", "arena"])
+def test_an_environment_in_jax_may_call_its_methods_what_it_likes(taken, tmp_path):
+    """Names that our own contracts use for something else."""
+    env = type("Named", (Sliding,), {taken: lambda self, *given: pytest.fail("not ours to call")})()
+    given = {"baseline": pull_back, "algorithm": "space"} if taken == "arena" else {"algorithm": "pcpo"}
+    result = spacerl.train(env=env, out=tmp_path / "run", updates=2, **given, **TINY)
+    rows = rows_of(result.folder)
+    assert [row["env_steps"] for row in rows] == [48, 96]
+    assert all(math.isfinite(row["J_R"]) and row["kl"] > 0.0 for row in rows)
+    assert "worker_restarts" not in rows[0]
+    report = spacerl.evaluate(result.folder, episodes=20, env=env)
+    assert list(report["stochastic"]["J_C"]) == ["push"]
+    assert math.isfinite(report["deterministic"]["J_R"]["mean"])
+    page = spacerl.report([result.folder]).read_text()
+    assert "own:sliding" in page
+    assert not (result.folder / "trajectories.json").exists()
+
+
+def test_an_environment_that_can_be_drawn_is_drawn(tmp_path):
+    env = OnAPlane({"kind": "circle", "radius": 2.0, "x_limit": 1})
+    folder = spacerl.train(env=env, out=tmp_path / "run", updates=1, algorithm="pcpo", **TINY).folder
+    drawn = json.loads((folder / "trajectories.json").read_text())
+    assert (drawn["arena"], [each["name"] for each in drawn["policies"]]) == (env.arena(), ["learned"])
+    x, y = np.array(drawn["policies"][0]["episodes"][0]["xy"]).T
+    assert len(x) == 8
+    assert np.array_equal(x, y)
+    assert spacerl.report([folder]).is_file()
+
+
+@pytest.mark.parametrize(
+    "arena",
+    [
+        {"kind": "maze", "width": 3.0},
+        {"width": 3.0},
+        {"kind": "circle", "radius": 2.0},
+        {"kind": "gather", "half_width": 6.0, "catch_range": "near"},
+    ],
+)
+def test_an_arena_nobody_can_draw_is_one_sentence_before_anything_is_trained(arena, tmp_path):
+    known = "circle with radius and x_limit; gather with half_width and catch_range"
+    with pytest.raises(
+        InputError, match=f"arena of 'sliding' is .*: allowed is one that can be drawn .{known}"
+    ) as stop:
+        spacerl.train(env=OnAPlane(arena), out=tmp_path / "run", updates=1, algorithm="pcpo", **TINY)
+    assert "\n" not in str(stop.value)
+    assert str(arena) in str(stop.value)
+    assert not (tmp_path / "run").exists()
+
+
 # ---------------------------------------------------------------- baselines
+
+
+def policy_of(function, width: int, action: ActionSpace, **how):
+    """A function as a baseline for observations of `width` numbers."""
+    return load_policy(function, "x", EnvSpec("x", (width,), action, 1), Loading(**how))
 
 
 def test_a_baseline_in_physical_units_is_the_same_policy_as_in_the_policys_units():
@@ -163,8 +267,8 @@ def test_a_baseline_in_physical_units_is_the_same_policy_as_in_the_policys_units
     actions = actions_of(space)
     random = np.random.default_rng(0)
     mean, std = random.uniform([-2, 0], [2, 10], (50, 2)), random.uniform(0.1, 1.0, (50, 2))
-    baseline = load_baseline(lambda obs: (mean[: len(obs)], std[: len(obs)]), "x", (3,), actions.space)
-    dist = baseline.distribution(np.zeros((50, 3), np.float32), actions.space)
+    baseline = policy_of(lambda obs: (mean[: len(obs)], std[: len(obs)]), 3, actions.space)
+    dist = baseline(np.zeros((50, 3), np.float32))
     assert np.max(np.abs(dist.mean)) <= 1.0 + 1e-6
     for row, m in zip(dist.mean, mean, strict=True):
         assert actions.decode(row) == pytest.approx(m, abs=1e-5)
@@ -174,26 +278,26 @@ def test_a_baseline_in_physical_units_is_the_same_policy_as_in_the_policys_units
 
 def test_actions_alone_get_the_stated_deviation():
     scaled = ActionSpace("box", 1, (-2.0,), (2.0,), scaled=True)
-    baseline = load_baseline(toys.full_power, "x", (3,), scaled, std=0.4)
-    dist = baseline.distribution(np.zeros((4, 3), np.float32), scaled)
+    baseline = policy_of(toys.full_power, 3, scaled, std=0.4)
+    dist = baseline(np.zeros((4, 3), np.float32))
     assert dist.mean.tolist() == [[1.0]] * 4
     assert np.exp(dist.log_std) == pytest.approx(0.4)  # of half the action's range
-    assert "standard deviation 0.4 of half the action range" in baseline.spread(scaled)
-    assert load_baseline(toys.brake, "x", (3,), scaled).spread(scaled) is None
+    assert "standard deviation 0.4 of half the action range" in baseline.stated_spread()
+    assert policy_of(toys.brake, 3, scaled).stated_spread() is None
 
-    choices = ActionSpace("multidiscrete", 7, choices=(3, 4))
-    baseline = load_baseline(lambda obs: np.array([[2, 0]] * len(obs)), "x", (2,), choices, exploration=0.2)
-    (first, second) = baseline.distribution(np.zeros((1, 2), np.float32), choices).lists()
+    discrete = ActionSpace("multidiscrete", 7, nvec=(3, 4))
+    baseline = policy_of(lambda obs: np.array([[2, 0]] * len(obs)), 2, discrete, exploration=0.2)
+    (first, second) = baseline(np.zeros((1, 2), np.float32)).lists()
     assert np.exp(first.logits)[0] == pytest.approx([0.2 / 3, 0.2 / 3, 0.8 + 0.2 / 3])
     assert np.exp(second.logits)[0] == pytest.approx([0.85, 0.05, 0.05, 0.05])
-    assert "probability 0.2" in baseline.spread(choices)
+    assert "probability 0.2" in baseline.stated_spread()
 
 
 def test_what_was_given_to_a_baseline_is_said_and_kept(tmp_path, monkeypatch, capsys):
     def stop(parts):
         raise InterruptedError
 
-    monkeypatch.setattr(training, "make_stepper", stop)
+    monkeypatch.setattr(training, "single_program", stop)
     settings = {**PENDULUM, "baseline": toys.full_power, "baseline_std": 0.7, "progress": True}
     with pytest.raises(InterruptedError):
         spacerl.train(out=tmp_path / "run", **settings)
@@ -205,9 +309,10 @@ def test_what_was_given_to_a_baseline_is_said_and_kept(tmp_path, monkeypatch, ca
 
 def test_the_learners_own_policy_in_the_environments_units_is_no_distance_away(trained, tmp_path):
     """KL 0 in the first update: observations decoded, actions scaled, both ways right."""
-    start = training.assemble(RunConfig("env:Pendulum-v1", algorithm="pcpo", cost=("none",), **train_only(TINY)))
+    given = {"task": "env:Pendulum-v1", "algorithm": "pcpo", "cost": ("none",), **train_only(TINY)}
+    start = assemble(resolve(given))
     with start.env:
-        theta = training.initial_state(start.learner, 0).theta
+        theta = initial_state(start.learner, 0).theta
         family = start.learner.family
 
     def myself(obs):
@@ -244,7 +349,7 @@ def test_of_several_baselines_each_update_takes_the_nearest(several):
         assert row["baseline"] == np.argmin(distances) == 1
         assert row["J_D"] == pytest.approx(min(distances), rel=1e-5)
     config = RunConfig.from_json((several / "config.json").read_text())
-    assert config.baselines == ("function:accelerate", "function:brake", "function:full_power")
+    assert config.baseline == ("function:accelerate", "function:brake", "function:full_power")
     kept = json.loads((several / "baseline.json").read_text())
     assert [each["name"] for each in kept["all"]] == ["accelerate", "brake", "full_power"]
 
@@ -258,24 +363,23 @@ def test_baselines_that_are_never_nearest_change_nothing(several, tmp_path):
 
 
 def test_a_sweep_outside_of_a_program_is_its_runs_one_after_the_other_and_goes_on_where_it_was(tmp_path):
-    settings = {**train_only(PENDULUM), "algorithm": "pcpo", "updates": 2, "cost": ("hosted_environments:effort",)}
-    config = RunConfig(task="env:Pendulum-v1", **settings)
-    alone = spacerl.train(out=tmp_path / "alone", env="Pendulum-v1", seed=1, progress=False, **settings)
+    settings = {**PENDULUM, "algorithm": "pcpo", "updates": 2}
+    alone = spacerl.train(out=tmp_path / "alone", seed=1, **settings)
     # Of seed 0 one update is there, as if the first call had been killed; seed 1 is not there.
-    begun = sweep(dataclasses.replace(config, updates=1), [0], [None], tmp_path / "runs", progress=False)[0]
+    begun = spacerl.sweep(seeds=[0], out=tmp_path / "runs", **(settings | {"updates": 1}))[0]
     (begun / "config.json").write_text((begun / "config.json").read_text().replace('"updates": 1', '"updates": 2'))
     first = (begun / "metrics.csv").read_text()
-    folders = sweep(config, [0, 1], [None], tmp_path / "runs", progress=False)
+    folders = spacerl.sweep(seeds=[0, 1], out=tmp_path / "runs", **settings)
     assert [folder.name[-5:] for folder in folders] == ["seed0", "seed1"]
     assert_same(folders[1], alone.folder)
     assert (begun / "metrics.csv").read_text().startswith(first)
     assert [row["update"] for row in rows_of(begun)] == [0, 1]
     # Once more: everything is there, and stays as it is.
     written = [newest(folder).stat().st_mtime_ns for folder in folders]
-    assert sweep(config, [0, 1], [None], tmp_path / "runs", progress=False) == folders
+    assert spacerl.sweep(seeds=[0, 1], out=tmp_path / "runs", **settings) == folders
     assert [newest(folder).stat().st_mtime_ns for folder in folders] == written
     with pytest.raises(InputError, match=r"is a run with delta 0\.001 and 0\.5 was asked for: give a new --out"):
-        sweep(dataclasses.replace(config, delta=0.5), [0], [None], tmp_path / "runs", progress=False)
+        spacerl.sweep(seeds=[0], out=tmp_path / "runs", **(settings | {"delta": 0.5}))
 
 
 def test_a_baseline_that_does_not_fit_is_one_sentence_and_makes_nothing(tmp_path):
@@ -296,7 +400,7 @@ NORMALISED |= {"initial_std": 0.02}  # actions show their means
 @pytest.fixture(scope="module")
 def normalised(tmp_path_factory):
     """Four updates, all observations they saw, and what the last of them did."""
-    seen, actions, packed = [], [], training.pack
+    seen, actions, packed = [], [], programs.pack
 
     def watched(*arguments):
         rollout = packed(*arguments)
@@ -305,7 +409,7 @@ def normalised(tmp_path_factory):
         return rollout
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "pack", watched)
+        patch.setattr(programs, "pack", watched)
         folder = spacerl.train(out=tmp_path_factory.mktemp("normalised") / "run", updates=4, **NORMALISED).folder
     return folder, np.concatenate(seen).astype(np.float64), actions[-1]
 
@@ -354,8 +458,8 @@ def test_a_normalised_run_acts_by_the_policy_it_learns(normalised):
 def test_evaluating_a_normalised_policy_is_playing_its_file(normalised):
     folder = normalised[0]
     report = spacerl.evaluate(folder, episodes=5, seed=3)
-    with HostedEnv(Recipe("Pendulum-v1", named_sources("hosted_environments:effort")), 3) as env:
-        played = host_episodes(env, lambda obs, tick: forward(folder, obs).astype(np.float32), 3, 8, episodes=5)
+    with HostedEnv(Recipe("Pendulum-v1", named_sources("support.environments:effort")), 3) as env:
+        played = host.episodes(env, lambda obs, tick: forward(folder, obs).astype(np.float32), 3, 8, count=5)
     rewards = [0.99 ** np.arange(8) @ played.reward[start:stop, lane] for lane, start, stop in played.episodes]
     costs = [played.cost[start:stop, lane].sum() for lane, start, stop in played.episodes]
     assert report["deterministic"]["J_R"]["mean"] == pytest.approx(np.mean(rewards), rel=1e-4)
@@ -366,19 +470,19 @@ def test_evaluating_a_normalised_policy_is_playing_its_file(normalised):
 
 
 def interrupt_at(monkeypatch, updates: int, error: type[BaseException] = KeyboardInterrupt) -> None:
-    made = training.make_stepper
+    made = training.single_program
 
     def interrupted(parts):
-        step = made(parts)
+        program = made(parts)
 
-        def stepper(state):
+        def step(state):
             if int(state.update) == updates:
                 raise error
-            return step(state)
+            return program.step(state)
 
-        return stepper
+        return program._replace(step=step)
 
-    monkeypatch.setattr(training, "make_stepper", interrupted)
+    monkeypatch.setattr(training, "single_program", interrupted)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
@@ -414,10 +518,10 @@ def wait_for(condition, seconds: float = 90.0) -> None:
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, quick_environment):
     """Real commands, each the head of a group of processes, as in a terminal."""
-    env = quick_environment(Path(jax.config.jax_compilation_cache_dir))
-    env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), env["PYTHONPATH"]])
+    paths = os.pathsep.join([str(Path(__file__).parent), quick_environment["PYTHONPATH"]])
+    env = {**quick_environment, "PYTHONPATH": paths}
 
     def begin(arguments: str) -> subprocess.Popen:
         call = [sys.executable, "-m", "spacerl", *arguments.split(), "--quiet"]
@@ -428,7 +532,7 @@ def start(tmp_path):
 
 
 REAL = (
-    "train --env hosted_environments:Geometric --algorithm pcpo --cost-limit 1 --batch-size 60 --rollout-length 60 "
+    "train --env support.environments:Geometric --algorithm pcpo --cost-limit 1 --batch-size 60 --rollout-length 60 "
     "--hidden 4 --cg-iterations 2 --environments 4 --workers 2 --checkpoint-every 7"
 )
 # Of a few milliseconds each: a run that is to be stopped must not be over before a busy machine gets to it.
@@ -451,8 +555,9 @@ def interrupted(process: subprocess.Popen, folder: Path) -> None:
     # As a terminal does it: to the workers as well. The row was written just now, in the midst of the bookkeeping.
     said = assert_ends_by(process, lambda: os.killpg(process.pid, signal.SIGINT), 130)
     assert said.count("\n") == 1, said
-    assert "the last state is saved" in said
-    assert rows_written(folder) == int(newest(folder).stem.rpartition("-")[2])
+    done = int(newest(folder).stem.rpartition("-")[2])
+    assert f"interrupted; the state after update {done} is saved" in said
+    assert rows_written(folder) == done
 
 
 def test_ctrl_c_ends_a_run_at_once_with_its_state_and_its_workers(start, tmp_path):
@@ -503,7 +608,7 @@ def test_a_run_survives_its_workers(kind, tmp_path):
     assert_gone(tmp_path / "faults")
 
 
-def test_an_environment_that_fails_for_good_ends_the_run_which_goes_on_once_it_is_mended(tmp_path):
+def test_an_environment_that_fails_for_good_ends_the_run_which_goes_on_once_it_is_fixed(tmp_path):
     faults = tmp_path / "faults"
     faults.mkdir()
     (faults / "well").touch()
@@ -534,7 +639,7 @@ def test_a_step_that_is_no_step_stops_the_run_with_its_state_saved(what, workers
     arguments = (f"what={what}", "after=20")
     settings = {
         **TINY,
-        "env": "hosted_environments:Odd",
+        "env": "support.environments:Odd",
         "env_args": arguments,
         "algorithm": "pcpo",
         "workers": workers,
@@ -543,7 +648,8 @@ def test_a_step_that_is_no_step_stops_the_run_with_its_state_saved(what, workers
         spacerl.train(out=tmp_path / "run", updates=3, checkpoint_every=10, **settings)
     said = str(stop.value)
     assert "\n" not in said
-    assert f"the state before update 2 is saved in '{tmp_path / 'run'}'" in said
+    assert "the state before update 2 is saved" in said
+    assert f"spacerl resume {tmp_path / 'run'}" in said
     sentence = {"missing": "info['cost'] is missing", "obs": "an observation with a number that is not finite"}
     assert sentence.get(what, f"gave the {what} nan, which is not finite") in said
     assert newest(tmp_path / "run").name == "update-000001.safetensors"
@@ -572,7 +678,7 @@ def refused(tmp_path, monkeypatch, capsys):
 
 
 PCPO = ("--algorithm", "pcpo")
-LINE = ("--env", "hosted_environments:line", *PCPO)
+LINE = ("--env", "support.environments:line", *PCPO)
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
@@ -584,9 +690,9 @@ def test_bad_environments_are_one_sentence_on_the_command_line(workers, refused)
         "says nothing about 'push'": (*LINE, "--cost", "info", "info:push", "--cost-limit", "cost=1"),
         "2 cost limits were given": (*LINE, "--cost-limit", "1", "2"),
         "cost-limit was not given": LINE,
-        "gave the reward nan": ("--env", "hosted_environments:Odd", "--env-args", "what=reward", "at=1", *PCPO,
+        "gave the reward nan": ("--env", "support.environments:Odd", "--env-args", "what=reward", "at=1", *PCPO,
                                 "--cost-limit", "1"),
-        "no map called 'nowhere'": ("--env", "hosted_environments:broken_factory", *PCPO, "--cost-limit", "1"),
+        "no map called 'nowhere'": ("--env", "support.environments:broken_factory", *PCPO, "--cost-limit", "1"),
         "cost 'inof' is unknown": (*LINE, "--cost", "inof", "--cost-limit", "1"),
         "is not NAME=VALUE": (*LINE, "--env-args", "edge", "--cost-limit", "1"),
         "both a task ('point-circle') and --env": ("point-circle", *LINE, "--cost-limit", "1"),
@@ -598,8 +704,8 @@ def test_bad_environments_are_one_sentence_on_the_command_line(workers, refused)
 def test_an_environment_that_kills_its_workers_before_the_run_is_one_sentence(tmp_path, refused, capsys):
     """Baselines are looked at before the run folder is there."""
     (tmp_path / "faults").mkdir()
-    arguments = ("--env", "hosted_environments:Faulty", "--env-args", "kind=exit", f"folder={tmp_path / 'faults'}")
-    arguments += ("times=1000", "at=1", "--baseline", "hosted_environments:full_power", "--cost-limit", "1", "--quiet")
+    arguments = ("--env", "support.environments:Faulty", "--env-args", "kind=exit", f"folder={tmp_path / 'faults'}")
+    arguments += ("times=1000", "at=1", "--baseline", "support.environments:full_power", "--cost-limit", "1", "--quiet")
     arguments += ("--environments", "2", "--workers", "1", "--rollout-length", "6", "--out", "run")
     with pytest.raises(SystemExit) as stop:
         main(["train", *arguments])
@@ -657,13 +763,13 @@ def test_evaluated_costs_are_the_logged_ones(several_costs, monkeypatch):
 
 def test_the_environment_of_a_config_is_always_the_same_one():
     """Whoever builds it: two of them, commanded alike, give the same numbers."""
-    config = RunConfig("env:hosted_environments:line", algorithm="pcpo", cost_limit=1.0, env_args=("edge=2.5",))
-    config = dataclasses.replace(config.resolved(), workers=0, environments=2)
+    given = {"task": "env:support.environments:line", "algorithm": "pcpo", "cost_limit": 1.0}
+    draft = resolve({**given, "env_args": ("edge=2.5",), "workers": 0, "environments": 2})
     recordings = []
     for _ in range(2):
-        with environment(config) as env:
-            assert env.obs_shape == (3,)
-            recordings.append(host_episodes(env, lambda obs, tick: np.full((2, 1), 0.5), 4, 10, steps=40))
+        with make_env(draft.task, draft.env_settings()) as env:
+            assert env.spec.obs_shape == (3,)
+            recordings.append(host.episodes(env, lambda obs, tick: np.full((2, 1), 0.5), 4, 10, steps=40))
     assert recordings[0].episodes == recordings[1].episodes
     assert np.array_equal(recordings[0].obs, recordings[1].obs)
 
@@ -683,11 +789,11 @@ def test_evaluating_leaves_no_worker_behind(tmp_path):
 
 
 def test_iterated_rounds_learn_from_the_round_before_and_go_on(tmp_path):
-    settings, baseline = {**PENDULUM, "updates": 1}, "hosted_environments:brake"
-    folders = iterate(2, out=tmp_path / "all", baseline=baseline, **settings)
+    settings, baseline = {**PENDULUM, "updates": 1}, "support.environments:brake"
+    folders = spacerl.iterate(2, out=tmp_path / "all", baseline=baseline, **settings)
     assert [folder.name for folder in folders] == ["round-1", "round-2"]
     configs = [RunConfig.from_json((folder / "config.json").read_text()) for folder in folders]
-    assert [config.baseline for config in configs] == [baseline, str(folders[0])]
+    assert [config.baseline for config in configs] == [(baseline,), (str(folders[0]),)]
     assert {config.algorithm for config in configs} == {"space"}
     # Each round starts afresh: its first batch is the same, its distance is that to another baseline.
     first, second = (rows_of(folder)[0] for folder in folders)
@@ -695,37 +801,37 @@ def test_iterated_rounds_learn_from_the_round_before_and_go_on(tmp_path):
     assert second["J_D"] < first["J_D"]  # one update away from where it began
     kept = {folder: contents(folder / "policy.safetensors") for folder in folders}
 
-    again = iterate(3, out=tmp_path / "all", baseline=baseline, **settings)
+    again = spacerl.iterate(3, out=tmp_path / "all", baseline=baseline, **settings)
     assert again[:2] == folders
     assert {folder: contents(folder / "policy.safetensors") for folder in folders} == kept
-    assert RunConfig.from_json((again[2] / "config.json").read_text()).baseline == str(folders[1])
+    assert RunConfig.from_json((again[2] / "config.json").read_text()).baseline == (str(folders[1]),)
     assert rows_written(again[2]) == 1
 
     with pytest.raises(InputError, match="is a run with seed 0 and 1 was asked for"):
-        iterate(3, out=tmp_path / "all", baseline=baseline, seed=1, **settings)
+        spacerl.iterate(3, out=tmp_path / "all", baseline=baseline, seed=1, **settings)
     with pytest.raises(InputError, match="rounds is 0"):
-        iterate(0, out=tmp_path / "none", baseline=baseline, **settings)
+        spacerl.iterate(0, out=tmp_path / "none", baseline=baseline, **settings)
     with pytest.raises(InputError, match="learns from no baseline"):
-        iterate(2, out=tmp_path / "none", **(settings | {"algorithm": "pcpo"}))
+        spacerl.iterate(2, out=tmp_path / "none", **(settings | {"algorithm": "pcpo"}))
     assert not (tmp_path / "none").exists()
 
 
 def test_rounds_from_several_baselines_are_the_same_call_twice(tmp_path, monkeypatch):
     """Lists, tuples and a list of one: what is written in the first call's config is what the second compares with."""
-    import spacerl.iterate as module
+    import spacerl.training.iterate as module
 
     calls = []
-    monkeypatch.setattr(module, "resume", lambda folder, **given: calls.append(folder))
+    monkeypatch.setattr(module, "resume_run", lambda folder, *given: calls.append(folder))
 
     def stop(parts):
         raise InterruptedError
 
-    monkeypatch.setattr(training, "make_stepper", stop)
-    for number, given in enumerate((["hosted_environments:brake", "hosted_environments:accelerate"],
-                                    ("hosted_environments:brake",), ["hosted_environments:brake"])):  # fmt: skip
+    monkeypatch.setattr(training, "single_program", stop)
+    for number, given in enumerate((["support.environments:brake", "support.environments:accelerate"],
+                                    ("support.environments:brake",), ["support.environments:brake"])):  # fmt: skip
         with pytest.raises(InterruptedError):
-            iterate(1, out=tmp_path / str(number), baseline=given, **PENDULUM)
-        iterate(1, out=tmp_path / str(number), baseline=given, **PENDULUM)
+            spacerl.iterate(1, out=tmp_path / str(number), baseline=given, **PENDULUM)
+        spacerl.iterate(1, out=tmp_path / str(number), baseline=given, **PENDULUM)
     assert len(calls) == 3
 
 

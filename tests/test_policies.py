@@ -1,4 +1,4 @@
-"""Policy networks: choices, pictures against SciPy's convolution, statistics against NumPy, files."""
+"""Policy networks: discrete actions, images against SciPy's convolution, statistics against NumPy, files."""
 
 from __future__ import annotations
 
@@ -11,43 +11,36 @@ import numpy as np
 import pytest
 import scipy.signal
 
-import spacerl.policies
-from conftest import quick_jit
-from spacerl.baselines import save_policy
-from spacerl.config import InputError
+import spacerl.policies.networks
+from spacerl.api import load_policy
 from spacerl.core.distributions import MultiCategorical
 from spacerl.core.fisher import fisher_product
-from spacerl.library import load_policy
-from spacerl.policies import (
-    Layout,
-    PolicyFamily,
-    absorb,
-    convolutions,
-    family_of_spec,
-    fresh_normaliser,
-    normaliser_of,
-)
-from spacerl.runs import POLICY_FORMAT, read_arrays, write_arrays
-from spacerl.types import ActionSpace
+from spacerl.policies.family import PolicyFamily, family_of_spec, normaliser_of
+from spacerl.policies.files import save_policy
+from spacerl.policies.networks import Layout, convolutions
+from spacerl.policies.normaliser import absorb, fresh_normaliser
+from spacerl.runs.folder import POLICY_FORMAT, read_arrays, write_arrays
+from spacerl.types import ActionSpace, ImageSpec, InputError
+from support.learners import quick_jit
 
-BOX, LISTS = ActionSpace("box", 2), ActionSpace("multidiscrete", 5, choices=(2, 3))
-PICTURE = (9, 8, 2)
-SMALL = {"images": ((0, PICTURE, 1 / 255),), "filters": (3, 2)}
-# Two numbers, a picture, one number, another picture of floats, one number.
-MIXED = {"images": ((2, PICTURE, 1 / 255), (2 + 144 + 1, (4, 4, 1), 1.0)), "filters": (3, 2)}
+BOX, MULTIDISCRETE = ActionSpace("box", 2), ActionSpace("multidiscrete", 5, nvec=(2, 3))
+IMAGE = (9, 8, 2)
+SMALL = {"images": (ImageSpec(0, IMAGE, 1 / 255),), "filters": (3, 2)}
+# Two numbers, an image, one number, another image of floats, one number.
+MIXED = {"images": (ImageSpec(2, IMAGE, 1 / 255), ImageSpec(2 + 144 + 1, (4, 4, 1), 1.0)), "filters": (3, 2)}
 ENTRIES = 2 + 144 + 1 + 16 + 1
 
 
-def family_with_pictures(kind: str = "image", action: ActionSpace = BOX, **fields) -> PolicyFamily:
+def family_with_images(kind: str = "image", action: ActionSpace = BOX, **fields) -> PolicyFamily:
     if kind == "image":
-        return PolicyFamily(PICTURE, action, (6,), **SMALL, **fields)
+        return PolicyFamily(IMAGE, action, (6,), **SMALL, **fields)
     return PolicyFamily((ENTRIES,), action, (6,), **MIXED, **fields)
 
 
 def observations(kind: str, rows: int, seed: int = 0):
     rng = np.random.default_rng(seed)
     if kind == "image":
-        return jnp.asarray(rng.integers(0, 256, (rows, *PICTURE)), jnp.uint8)
+        return jnp.asarray(rng.integers(0, 256, (rows, *IMAGE)), jnp.uint8)
     flat = rng.normal(size=(rows, ENTRIES))
     flat[:, 2:146] = rng.integers(0, 256, (rows, 144))
     return jnp.asarray(flat, jnp.float32)
@@ -64,27 +57,29 @@ def outputs(family: PolicyFamily, theta, obs) -> np.ndarray:
     return np.concatenate([np.asarray(leaf) for leaf in jax.tree.leaves(dist)], axis=-1)
 
 
-# ---------------------------------------------------------------- choices
+# ---------------------------------------------------------------- discrete actions
 
 
-def test_a_policy_over_several_lists():
-    family = PolicyFamily((4,), LISTS, (6,))
+def test_a_policy_over_several_discrete_actions():
+    family = PolicyFamily((4,), MULTIDISCRETE, (6,))
     dist = family.apply(some_theta(family), jnp.ones((7, 4)))
     assert isinstance(dist, MultiCategorical)
-    assert (dist.logits.shape, dist.choices) == ((7, 5), (2, 3))
+    assert (dist.logits.shape, dist.nvec) == ((7, 5), (2, 3))
     action = dist.sample(family.noise(jax.random.key(3), (7,)))
     assert action.shape == (7, 2)
     assert jnp.issubdtype(action.dtype, jnp.integer)
-    assert np.all(action < jnp.array(LISTS.choices))
+    assert np.all(action < jnp.array(MULTIDISCRETE.nvec))
 
 
-@pytest.mark.parametrize("action", [LISTS._replace(choices=(2, 2)), LISTS._replace(choices=()), ActionSpace("text", 2)])
+@pytest.mark.parametrize(
+    "action", [MULTIDISCRETE._replace(nvec=(2, 2)), MULTIDISCRETE._replace(nvec=()), ActionSpace("text", 2)]
+)
 def test_actions_that_do_not_fit_together_are_refused(action):
     with pytest.raises(ValueError, match=r"sum to 5|unknown kind"):
         PolicyFamily((4,), action, (6,))
 
 
-# ---------------------------------------------------------------- pictures
+# ---------------------------------------------------------------- images
 
 
 @pytest.mark.parametrize(
@@ -97,18 +92,18 @@ def test_actions_that_do_not_fit_together_are_refused(action):
         ((1, 1, 1), (4, 2), [(4, 1, 2), (2, 1, 2)], 2),
     ],
 )
-def test_convolutions_suit_the_picture(shape, filters, expected, numbers):
+def test_convolutions_suit_the_image(shape, filters, expected, numbers):
     layers, features = convolutions(shape, filters)
     assert (list(layers), features) == (expected, numbers)
 
 
-def network_by_hand(named: dict, pictures: list[np.ndarray], numbers: np.ndarray, scales: list[float]) -> np.ndarray:
+def network_by_hand(named: dict, images: list[np.ndarray], numbers: np.ndarray, scales: list[float]) -> np.ndarray:
     """The mean action for one observation in double precision, with SciPy's correlation of every pair of channels."""
     named = {name: np.asarray(leaf, np.float64) for name, leaf in named.items()}
     features = []
-    for e, picture in enumerate(pictures):
-        x = picture.astype(np.float64) * scales[e]
-        for i, (_, _, stride) in enumerate(convolutions(picture.shape, (3, 2))[0]):
+    for e, image in enumerate(images):
+        x = image.astype(np.float64) * scales[e]
+        for i, (_, _, stride) in enumerate(convolutions(image.shape, (3, 2))[0]):
             kernel, bias = named[f"images.{e}.layers.{i}.kernel"], named[f"images.{e}.layers.{i}.bias"]
             maps = [
                 sum(scipy.signal.correlate2d(x[..., c], kernel[..., c, f], "valid") for c in range(x.shape[-1]))
@@ -120,40 +115,40 @@ def network_by_hand(named: dict, pictures: list[np.ndarray], numbers: np.ndarray
     return x @ named["layers.1.weight"] + named["layers.1.bias"]
 
 
-def test_a_picture_is_convolved():
-    family, obs = family_with_pictures(), observations("image", 3)
+def test_an_image_is_convolved():
+    family, obs = family_with_images(), observations("image", 3)
     theta = some_theta(family)
     expected = [network_by_hand(family.named(theta), [np.asarray(o)], np.zeros(0), [1 / 255]) for o in obs]
     np.testing.assert_allclose(outputs(family, theta, obs)[:, :2], expected, atol=1e-5)
     np.testing.assert_allclose(outputs(family, theta, obs.astype(jnp.float32))[:, :2], expected, atol=1e-5)
 
 
-def test_pictures_among_numbers_are_found_at_their_places():
-    family, obs = family_with_pictures("mixed"), observations("mixed", 3)
+def test_images_among_numbers_are_found_at_their_places():
+    family, obs = family_with_images("mixed"), observations("mixed", 3)
     theta, expected = some_theta(family), []
     for row in np.asarray(obs):
-        pictures = [row[2:146].reshape(PICTURE), row[147:163].reshape(4, 4, 1)]
-        expected.append(network_by_hand(family.named(theta), pictures, row[[0, 1, 146, 163]], [1 / 255, 1.0]))
+        images = [row[2:146].reshape(IMAGE), row[147:163].reshape(4, 4, 1)]
+        expected.append(network_by_hand(family.named(theta), images, row[[0, 1, 146, 163]], [1 / 255, 1.0]))
     np.testing.assert_allclose(outputs(family, theta, obs)[:, :2], expected, atol=1e-5)
     assert family.width == 4
 
 
-def test_leading_axes_of_pictures_may_be_any():
-    family, obs = family_with_pictures(), observations("image", 6)
+def test_leading_axes_of_images_may_be_any():
+    family, obs = family_with_images(), observations("image", 6)
     theta = some_theta(family)
     rows = outputs(family, theta, obs)
-    np.testing.assert_allclose(outputs(family, theta, obs.reshape(2, 3, *PICTURE)), rows.reshape(2, 3, -1), rtol=1e-5)
+    np.testing.assert_allclose(outputs(family, theta, obs.reshape(2, 3, *IMAGE)), rows.reshape(2, 3, -1), rtol=1e-5)
     np.testing.assert_allclose(outputs(family, theta, obs[0]), rows[0], rtol=1e-5)
 
 
 def test_some_rows_at_a_time_are_the_same_function_with_the_same_derivatives(monkeypatch):
-    family, obs = family_with_pictures("image", LISTS), observations("image", 11)
+    family, obs = family_with_images("image", MULTIDISCRETE), observations("image", 11)
     theta, weight, rng = some_theta(family), jnp.linspace(0.0, 1.0, 11), np.random.default_rng(4)
     rows = jnp.asarray(rng.normal(size=(2, family.parameters)), jnp.float32)
-    cotangent = MultiCategorical(jnp.asarray(rng.normal(size=(11, 5)), jnp.float32), LISTS.choices)
+    cotangent = MultiCategorical(jnp.asarray(rng.normal(size=(11, 5)), jnp.float32), MULTIDISCRETE.nvec)
 
     def everything(at_once: int):
-        monkeypatch.setattr(spacerl.policies, "ROWS_AT_ONCE", at_once)
+        monkeypatch.setattr(spacerl.policies.networks, "ROWS_AT_ONCE", at_once)
         dist, pull_back = jax.vjp(lambda t: family.apply(t, obs), theta)
         product = fisher_product(lambda t: family.apply(t, obs), theta, weight, 0.0)
         return dist.logits, pull_back(cotangent)[0], product(rows)
@@ -163,10 +158,10 @@ def test_some_rows_at_a_time_are_the_same_function_with_the_same_derivatives(mon
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * float(jnp.max(jnp.abs(one))))
 
 
-def test_memory_of_a_batch_of_pictures_does_not_grow_with_the_batch():
-    """Compiled, not run: 1024 and 4096 pictures need about the same working memory for a gradient."""
+def test_memory_of_a_batch_of_images_does_not_grow_with_the_batch():
+    """Compiled, not run: 1024 and 4096 images need about the same working memory for a gradient."""
     shape = (96, 96, 3)
-    family = PolicyFamily(shape, BOX, (32, 16), images=((0, shape, 1 / 255),))
+    family = PolicyFamily(shape, BOX, (32, 16), images=(ImageSpec(0, shape, 1 / 255),))
 
     def working_memory(rows: int) -> float:
         gradient = jax.grad(lambda theta, obs: jnp.sum(family.apply(theta, obs).mean))
@@ -182,11 +177,11 @@ def test_memory_of_a_batch_of_pictures_does_not_grow_with_the_batch():
 
 
 @pytest.mark.parametrize(
-    "images", [((1, PICTURE, 1.0),), ((0, (3, 3, 1), 1.0), (8, (3, 3, 1), 1.0)), ((0, (0, 3, 1), 1.0),)]
+    "images", [((1, IMAGE, 1.0),), ((0, (3, 3, 1), 1.0), (8, (3, 3, 1), 1.0)), ((0, (0, 3, 1), 1.0),)]
 )
-def test_pictures_that_do_not_fit_are_refused(images):
+def test_images_that_do_not_fit_are_refused(images):
     with pytest.raises(ValueError, match=r"fit into|overlap"):
-        Layout((math.prod(PICTURE),), images)
+        Layout((math.prod(IMAGE),), images)
 
 
 # ---------------------------------------------------------------- normalised observations
@@ -256,7 +251,7 @@ def test_new_statistics_do_not_change_the_policy(kind):
         first, third = (jnp.asarray(part, jnp.float32) for part in (first, third))
     else:
         family, first, third = (
-            family_with_pictures("mixed"),
+            family_with_images("mixed"),
             observations(kind, 30),
             3.0 + 2.0 * observations(kind, 50, 7),
         )
@@ -274,8 +269,8 @@ def test_new_statistics_do_not_change_the_policy(kind):
     np.testing.assert_allclose(family.rebase(folded, fresh_normaliser(family.width), old), theta, rtol=1e-3, atol=1e-3)
 
 
-def test_a_policy_of_pictures_alone_has_nothing_to_normalise():
-    family, obs = family_with_pictures(), observations("image", 4)
+def test_a_policy_of_images_alone_has_nothing_to_normalise():
+    family, obs = family_with_images(), observations("image", 4)
     theta, normaliser = some_theta(family), fresh_normaliser(family.width)
     assert family.width == 0
     assert family.normalised(normaliser, obs) is obs
@@ -286,9 +281,9 @@ def test_a_policy_of_pictures_alone_has_nothing_to_normalise():
 # ---------------------------------------------------------------- files
 
 FAMILIES = {
-    "lists": PolicyFamily((4,), LISTS, (6, 3)),
-    "image": family_with_pictures(),
-    "mixed": family_with_pictures("mixed", LISTS),
+    "multidiscrete": PolicyFamily((4,), MULTIDISCRETE, (6, 3)),
+    "image": family_with_images(),
+    "mixed": family_with_images("mixed", MULTIDISCRETE),
 }
 
 
@@ -331,29 +326,29 @@ def changed(spec: dict, **values) -> dict:
 IMAGE_SPEC = FAMILIES["image"].spec()
 OTHER_STRIDE = changed(IMAGE_SPEC)
 OTHER_STRIDE["images"][0]["layers"][0]["stride"] = 1
-UNKNOWN = {
+UNKNOWN_SPECS = {
     "kind": changed(IMAGE_SPEC, kind="squashed"),
     "activation": changed(IMAGE_SPEC, activation="relu"),
     "stride": OTHER_STRIDE,
     "place": changed(IMAGE_SPEC, obs_shape=[3, 3]),
-    "choices": changed(FAMILIES["lists"].spec(), choices=[7]),
+    "choices": changed(FAMILIES["multidiscrete"].spec(), choices=[7]),
 }
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize("name", UNKNOWN_SPECS)
 def test_descriptions_that_cannot_be_rebuilt_are_refused(name, tmp_path):
     with pytest.raises(ValueError, match=r"not known|fit into|sum to"):
-        family_of_spec(UNKNOWN[name])
+        family_of_spec(UNKNOWN_SPECS[name])
     family = FAMILIES["image"]
     path = tmp_path / "policy.safetensors"
     arrays = {name: np.asarray(leaf) for name, leaf in family.named(some_theta(family)).items()}
-    write_arrays(path, arrays, {"format": POLICY_FORMAT, "spec": json.dumps(UNKNOWN[name])})
+    write_arrays(path, arrays, {"format": POLICY_FORMAT, "spec": json.dumps(UNKNOWN_SPECS[name])})
     with pytest.raises(InputError, match=r"policy\.safetensors"):
         load_policy(path)
 
 
 def test_arrays_of_other_shapes_are_refused():
-    family = FAMILIES["lists"]
+    family = FAMILIES["multidiscrete"]
     named = {name: np.asarray(leaf) for name, leaf in family.named(some_theta(family)).items()}
     named["layers.0.weight"] = named["layers.0.weight"].T  # as many numbers, another matrix
     with pytest.raises(ValueError, match=r"'layers.0.weight' has shape \(6, 4\), not \(4, 6\)"):
@@ -375,7 +370,7 @@ def test_numpy_samples_what_the_compiled_policy_samples(action):
     np.testing.assert_allclose(sample(obs, noise), family.apply(theta, obs).sample(noise), atol=1e-5)
 
 
-def test_a_deviation_at_its_floor_is_sampled_at_its_floor():
+def test_a_standard_deviation_at_its_floor_is_sampled_at_its_floor():
     family = PolicyFamily((3,), BOX, (4,), initial_std=1e-12)
     theta, noise = family.init(jax.random.PRNGKey(0)), np.full((1, 2), 1e3, np.float32)
     obs = np.ones((1, 3), np.float32)
@@ -384,8 +379,8 @@ def test_a_deviation_at_its_floor_is_sampled_at_its_floor():
     np.testing.assert_allclose(sample(obs, noise), family.apply(theta, obs).sample(noise), rtol=1e-4)
 
 
-def test_pictures_and_several_lists_are_left_to_the_compiled_policy():
-    for family in (family_with_pictures(), PolicyFamily((3,), LISTS, (4,))):
+def test_images_and_several_discrete_actions_are_left_to_the_compiled_policy():
+    for family in (family_with_images(), PolicyFamily((3,), MULTIDISCRETE, (4,))):
         assert family.sampler(some_theta(family)) is None
 
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from conftest import Toy, make_config, make_learner, train
 from spacerl.types import ActionSpace
+from support.learners import Toy, make_config, make_learner, train
 
 
 def learn(env, algorithm: str, updates: int = 25, episodes: int = 400, baseline=None, baseline_J_R=0.0, **fields):
@@ -151,10 +151,10 @@ class TwoCosts(Toy):
         return state, action[0], costs, jnp.array(True)
 
 
-@pytest.mark.parametrize("algorithm", ["pcpo", "space"])
+@pytest.mark.parametrize("algorithm", ["pcpo", "space-joint"])
 def test_two_costs_are_kept_at_once(algorithm):
-    baseline = np.zeros(3, np.float32) if algorithm == "space" else None
-    fields = {"cost_limit": (0.3, 0.25), "combine": "joint", "divergence_threshold": 100.0}
+    baseline = np.zeros(3, np.float32) if algorithm == "space-joint" else None
+    fields = {"cost_limit": (0.3, 0.25), "divergence_threshold": 100.0}
     _, _, metrics = learn(TwoCosts(), algorithm, updates=30, episodes=1000, baseline=baseline, **fields)
     for name, limit in (("positive", 0.3), ("large", 0.25)):
         assert np.all(metrics[f"h_C_{name}"] == np.float32(limit))
@@ -172,14 +172,14 @@ class Nothing(Toy):
         return state, jnp.zeros(()), jnp.zeros(1), jnp.array(True)
 
 
-BASELINE = np.array([0.0, 1.0, 0.0], np.float32)  # mean 1, deviation 1: a divergence of 1/2 from the start
+BASELINE = np.array([0.0, 1.0, 0.0], np.float32)  # mean 1, standard deviation 1: a divergence of 1/2 from the start
 
 
 @pytest.mark.parametrize("kind", ["direct", "full", "score"])
 def test_only_the_direct_term_sees_a_bandits_divergence(kind):
     """The state never changes, so the score term is zero; fails where the direct one is missing or has a wrong sign."""
     fields = {"divergence_gradient": kind, "divergence_threshold": 0.02, "threshold_rule": "fixed"}
-    learner, state, metrics = learn(Nothing(), "space", updates=12, baseline=BASELINE, **fields)
+    learner, state, metrics = learn(Nothing(), "space-printed", updates=12, baseline=BASELINE, **fields)
     assert metrics["J_D"][0] == pytest.approx(0.5, abs=1e-5)
     if kind == "score":
         assert np.array_equal(state.theta, np.zeros(3))
@@ -210,8 +210,8 @@ def test_pretraining_imitates_and_then_improves():
 # ---------------------------------------------------------------- discrete actions
 
 
-class Choice(Toy):
-    """One step, three choices: the second pays most and costs one, the third pays a little."""
+class ThreeActions(Toy):
+    """One step, three discrete actions: the second pays most and costs one, the third pays a little."""
 
     action_space = ActionSpace("discrete", 3)
 
@@ -220,12 +220,12 @@ class Choice(Toy):
 
 
 def test_a_categorical_policy_keeps_its_cost_and_takes_the_best_that_is_left():
-    learner, state, metrics = learn(Choice(), "pcpo", updates=30, episodes=1000, delta=0.02, cost_limit=0.25)
-    probability = mean_choice(learner, state.theta)
+    learner, state, metrics = learn(ThreeActions(), "pcpo", updates=30, episodes=1000, delta=0.02, cost_limit=0.25)
+    probability = probabilities(learner, state.theta)
     assert np.mean(metrics["J_C"][-10:]) == pytest.approx(0.25, abs=0.06)
     assert probability[2] > 0.6
 
 
-def mean_choice(learner, theta) -> np.ndarray:
+def probabilities(learner, theta) -> np.ndarray:
     logits = np.asarray(learner.family.apply(jnp.asarray(theta), jnp.ones(1)).logits, np.float64)
     return np.exp(logits) / np.exp(logits).sum()

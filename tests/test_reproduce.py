@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from spacerl.cli import Sweep, parse, train_arguments
-from spacerl.config import InputError, RunConfig
-from spacerl.reproduce import EXPERIMENTS, Setting, collected, commands, markdown_table, reproduce, summarise
-from spacerl.runs import RunFolder
+import spacerl
+from spacerl.cli.main import parse
+from spacerl.cli.training import Sweep
+from spacerl.runs.folder import RunFolder
+from spacerl.training.reproduce import EXPERIMENTS, Setting, collected, commands, markdown_table, reproduce, summarise
+from spacerl.training.settings import resolve
+from spacerl.types import InputError
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -22,10 +24,13 @@ def test_every_command_is_one_the_command_line_takes(experiment, tmp_path):
     for setting in settings:
         assert isinstance(setting, Sweep)
         assert setting.seeds == (3, 4)
-        assert (setting.updates, setting.batch_size) == (7, 600)
-        config = RunConfig(**train_arguments(setting))
+        arguments = setting.arguments()
+        assert (arguments["updates"], arguments["batch_size"]) == (7, 600)
+        how = ("env", "out", "trust", "log", "progress")
+        settings_given = {name: value for name, value in arguments.items() if name not in how}
         for baseline in setting.baselines or (None,):
-            dataclasses.replace(config, baseline=baseline).resolved()
+            draft = resolve(settings_given | {"baseline": baseline})
+            assert draft.config(spacerl.make_env(draft.task).spec).settings()["updates"] == 7
     assert len({setting.out for setting in settings}) == len(lines)
 
 
@@ -35,7 +40,8 @@ def test_an_unknown_experiment_is_named(tmp_path):
 
 
 def fake_run(folder, seed: int, offset: float) -> None:
-    config = RunConfig("point-circle", algorithm="pcpo", seed=seed, updates=12).resolved()
+    draft = resolve({"task": "point-circle", "algorithm": "pcpo", "seed": seed, "updates": 12})
+    config = draft.config(spacerl.make_env("point-circle").spec)
     with RunFolder.created(folder, config, {}) as made:
         for k in range(12):
             row = {"update": k, "J_R": k + offset, "J_C": 5.0, "h_C": 5.0, "cumulative_violation": 0.5 * k}

@@ -7,7 +7,6 @@ out of every comparison.
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 import shutil
@@ -22,49 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors import safe_open
 
 import spacerl
-from spacerl import training
-from spacerl.config import InputError
-from spacerl.types import ActionSpace
-from test_training import quick_compilation, quick_environment  # noqa: F401
+from spacerl.runs.folder import RunFolder
+from spacerl.training import sweep as sweeping
+from spacerl.training import train as training
+from spacerl.types import InputError
+from support.learners import Toy
+from support.runs import assert_same, newest, outcome, rows_written
 
-MEASURED = ("seconds_collect", "seconds_update")
-
-
-# ---------------------------------------------------------------- what must be equal
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    """A safetensors file as bytes by name. (The order of its metadata varies from one write to the next.)"""
-    with safe_open(path, framework="numpy") as file:
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        described = {name: f"{a.dtype}{a.shape}".encode() + a.tobytes() for name, a in arrays.items()}
-        return described | {f"metadata {key}": value.encode() for key, value in file.metadata().items()}
-
-
-def newest(folder: Path) -> Path:
-    return max(folder.glob("checkpoints/update-*.safetensors"))
-
-
-def outcome(folder: Path) -> dict[str, object]:
-    """Everything a run leaves that is not a measurement or a date; texts as written, so equality is bit for bit."""
-    with open(folder / "metrics.csv", newline="") as file:
-        rows = [{key: text for key, text in row.items() if key not in MEASURED} for row in csv.DictReader(file)]
-    return {
-        "metrics": rows,
-        "last checkpoint": newest(folder).name,
-        "checkpoint": contents(newest(folder)),
-        "policy": contents(folder / "policy.safetensors"),
-        "config": json.loads((folder / "config.json").read_text()),
-    }
-
-
-def assert_same(resumed: Path, uninterrupted: Path) -> None:
-    mine, other = outcome(resumed), outcome(uninterrupted)
-    for part in mine:
-        assert mine[part] == other[part], f"{part} differs"
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 # ---------------------------------------------------------------- real processes, really killed
@@ -74,11 +40,6 @@ SPACE = (
     f"train point-circle --algorithm space --baseline reward --batch-size 100 --hidden 4 --updates {UPDATES} "
     "--checkpoint-every 3 --keep-checkpoints 2 --quiet"
 )
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    return quick_environment(tmp_path_factory.getbasetemp() / "programs")
 
 
 def start(arguments: str, environment) -> subprocess.Popen:
@@ -101,25 +62,20 @@ def kill_when(process: subprocess.Popen, ready, delay: float) -> bool:
     return process.returncode == -signal.SIGKILL
 
 
-def rows_written(folder: Path) -> int:
-    path = folder / "metrics.csv"
-    return max(0, len(path.read_bytes().splitlines()) - 1) if path.exists() else 0
-
-
-def test_killed_at_random_moments_ends_like_never_interrupted(tmp_path, environment):
+def test_killed_at_random_moments_ends_like_never_interrupted(tmp_path, quick_environment):
     chance = random.Random(20)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(start(f"{SPACE} --out {whole}", environment))
+    finish(start(f"{SPACE} --out {whole}", quick_environment))
     assert rows_written(whole) == UPDATES
 
-    process = start(f"{SPACE} --out {broken}", environment)
+    process = start(f"{SPACE} --out {broken}", quick_environment)
     kills = [kill_when(process, (broken / "policy.safetensors").exists, 0.0)]  # before the first update
-    for rows in sorted(chance.sample(range(2, UPDATES - 40), 3)):
-        process = start(f"resume {broken} --quiet", environment)
+    for rows in sorted(chance.sample(range(2, UPDATES - 40), 2)):
+        process = start(f"resume {broken} --quiet", quick_environment)
         kills.append(kill_when(process, lambda rows=rows: rows_written(broken) >= rows, chance.uniform(0.0, 0.03)))
         assert rows_written(broken) >= rows
-    assert sum(kills) >= 3, "the processes ended before they could be killed: make the run longer"
-    finish(start(f"resume {broken} --quiet", environment))
+    assert sum(kills) >= 2, "the processes ended before they could be killed: make the run longer"
+    finish(start(f"resume {broken} --quiet", quick_environment))
 
     assert_same(broken, whole)
     for name in ("baseline.json", "trajectories.json"):
@@ -128,17 +84,50 @@ def test_killed_at_random_moments_ends_like_never_interrupted(tmp_path, environm
     assert len(radii) > 2, "h_D must move, or its part of the state is not tested"
 
 
+# ---------------------------------------------------------------- a sweep is one loop as well
+
+SWEEP = (
+    "sweep point-circle --algorithm space --baselines reward near --seeds 3 --batch-size 100 --hidden 4 --updates 60 "
+    "--checkpoint-every 3 --keep-checkpoints 2 --quiet"
+)
+
+
+def test_a_sweep_that_is_killed_goes_on_as_one_program_to_the_bit(tmp_path, quick_environment):
+    chance = random.Random(21)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(start(f"{SWEEP} --out {whole}", quick_environment))
+    names = [f"point-circle-space-{baseline}-seed3" for baseline in ("reward", "near")]
+    assert json.loads((whole / "sweep.json").read_text()) == {"programs": [names]}
+
+    kills = []
+    for rows in (0, 20):  # while its folders are made, then between checkpoints
+        process = start(f"{SWEEP} --out {broken}", quick_environment)
+        first, last = broken / names[0], broken / names[-1]
+        ready = (lambda: rows_written(last) >= rows) if rows else first.exists  # noqa: B023  called before it changes
+        kills.append(kill_when(process, ready, chance.uniform(0.0, 0.02)))
+        assert json.loads((broken / "sweep.json").read_text()) == {"programs": [names]}
+    assert all(kills), "the processes ended before they could be killed: make the sweep longer"
+    finish(start(f"{SWEEP} --out {broken}", quick_environment))
+
+    assert json.loads((broken / "sweep.json").read_text()) == {"programs": [names]}
+    assert sorted(path.name for path in whole.iterdir()) == sorted([*names, "sweep.json"])
+    for name in names:
+        assert rows_written(whole / name) == 60
+        assert_same(broken / name, whole / name)
+        for kept in ("baseline.json", "trajectories.json"):
+            assert (broken / name / kept).read_text() == (whole / name / kept).read_text()
+
+
 # ---------------------------------------------------------------- every state the disk ever had
 
 
-class Drift(NamedTuple):
-    """A point pushed along a line; far from the origin it costs, very far it ends the episode. No picture of it."""
+class Drift(Toy):
+    """A point pushed along a line; far from the origin it costs, very far it ends the episode. Nothing draws it."""
 
-    name: str = "drift"
-    obs_shape: tuple[int, ...] = (2,)
-    action_space: ActionSpace = ActionSpace("box", 1)
-    horizon: int = 6
-    cost_names: tuple[str, ...] = ("far",)
+    name = "drift"
+    obs_shape = (2,)
+    horizon = 6
+    cost_names = ("far",)
 
     def reset(self, key):
         return jax.random.normal(key, ())
@@ -303,27 +292,33 @@ def test_the_papers_batch_resumes_to_the_bit_as_well(tmp_path):
     assert_same(grown, whole)
 
 
-def test_an_interrupted_run_saves_its_state_and_goes_on(tmp_path, monkeypatch, disk_states):
-    made = training.make_stepper
+def interrupting(make_program, after: int):
+    """In the place of what makes a program: the user presses Ctrl-C after so many updates."""
 
-    def interrupted(parts):
-        step, calls = made(parts), iter(range(100))
+    def make(parts):
+        program, calls = make_program(parts), iter(range(100))
 
-        def stepper(state):
-            if next(calls) == 3:
+        def step(state):
+            if next(calls) == after:
                 raise KeyboardInterrupt
-            return step(state)
+            return program.step(state)
 
-        return stepper
+        return program._replace(step=step)
+
+    return make
+
+
+def test_an_interrupted_run_saves_its_state_and_goes_on(tmp_path, monkeypatch, disk_states):
+    made = training.single_program
 
     settings = {**DRIFT, "out": tmp_path / "run", "updates": 4, "checkpoint_every": 2, "keep_checkpoints": 1}
-    monkeypatch.setattr(training, "make_stepper", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(training, "single_program", interrupting(made, after=3))
+    with pytest.raises(KeyboardInterrupt, match=rf"the state after update 3 is saved, .*spacerl resume {tmp_path}/run"):
         spacerl.train(**settings)
     assert newest(tmp_path / "run").name == "update-000003.safetensors"
     assert rows_written(tmp_path / "run") == 3
 
-    monkeypatch.setattr(training, "make_stepper", made)
+    monkeypatch.setattr(training, "single_program", made)
     spacerl.resume(tmp_path / "run", env=Drift(), progress=False)
     assert_same(tmp_path / "run", disk_states[0])
 
@@ -366,3 +361,178 @@ def test_metrics_that_lost_rows_are_refused_and_nothing_changes(damage, tmp_path
     with pytest.raises(InputError, match=r"metrics\.csv"):
         spacerl.resume(copy, updates=6, env=Drift(), progress=False)
     assert files_of(copy) == before
+
+
+# ---------------------------------------------------------------- sweeps, in this process
+
+DRIFT_SWEEP = {"updates": 4, "checkpoint_every": 2, "keep_checkpoints": 1, "seeds": (0, 1)}
+
+
+@pytest.fixture(scope="module")
+def drift_sweep(tmp_path_factory):
+    """A sweep of two seeds that nothing stopped."""
+    return spacerl.sweep(out=tmp_path_factory.mktemp("swept") / "sweep", **DRIFT, **DRIFT_SWEEP)
+
+
+def test_an_interrupted_sweep_saves_the_state_of_every_run_and_says_so(tmp_path, monkeypatch, drift_sweep):
+    made = sweeping.joint_program
+    monkeypatch.setattr(sweeping, "joint_program", interrupting(made, after=3))
+    told = "the state after update 3 is saved, continue with the same sweep command"
+    with pytest.raises(KeyboardInterrupt, match=told):
+        spacerl.sweep(out=tmp_path, **DRIFT, **DRIFT_SWEEP)
+    for folder in drift_sweep:
+        assert newest(tmp_path / folder.name).name == "update-000003.safetensors"
+        assert rows_written(tmp_path / folder.name) == 3
+
+    monkeypatch.setattr(sweeping, "joint_program", made)
+    again = spacerl.sweep(out=tmp_path, **DRIFT, **DRIFT_SWEEP)
+    assert [folder.name for folder in again] == [folder.name for folder in drift_sweep]
+    for mine, other in zip(again, drift_sweep, strict=True):
+        assert_same(mine, other)
+
+
+def test_a_finished_sweep_called_again_changes_nothing(tmp_path, drift_sweep):
+    copy = shutil.copytree(drift_sweep[0].parent, tmp_path / "copy")
+    before = files_of(copy)
+    spacerl.sweep(out=copy, **DRIFT, **DRIFT_SWEEP)
+    assert files_of(copy) == before
+
+
+# ---------------------------------------------------------------- told about every update
+
+
+class Diary(spacerl.Sink):
+    """Writes down what it is told, and asks for a stop after an update."""
+
+    def __init__(self, stop_after: int = -1):
+        self.stop_after, self.told = stop_after, []
+
+    def start(self, run, done):
+        self.told.append(("start", run.folder.name, done))
+
+    def update(self, run, row):
+        self.told.append(("update", run.folder.name, row["update"]))
+        return row["update"] == self.stop_after
+
+    def finish(self, run):
+        self.told.append(("finish", run.folder.name))
+
+
+SHORT = {"updates": 4, "checkpoint_every": 2, "keep_checkpoints": 1}
+
+
+def test_a_function_gets_the_metrics_of_every_update(tmp_path, disk_states):
+    told = []
+    result = spacerl.train(out=tmp_path / "run", on_update=told.append, **DRIFT, **SHORT)
+    assert_same(result.folder, disk_states[0])
+    assert [(row.pop("run"), row.pop("seed")) for row in told] == [("run", 0)] * 4
+    assert repr([{name: float(value) for name, value in row.items()} for row in told]) == repr(result.metrics)
+
+
+def test_a_function_that_returns_true_stops_the_run_which_can_be_resumed(tmp_path, disk_states):
+    told = []
+
+    def enough(row):
+        told.append(row["update"])
+        return row["update"] == 2
+
+    result = spacerl.train(out=tmp_path / "run", on_update=enough, **DRIFT, **SHORT)
+    assert told == [0, 1, 2]
+    assert len(result.metrics) == rows_written(tmp_path / "run") == 3
+    assert newest(tmp_path / "run").name == "update-000003.safetensors"
+    assert not RunFolder(tmp_path / "run").is_finished()
+    spacerl.resume(tmp_path / "run", env=Drift(), on_update=enough, progress=False)
+    assert told == [0, 1, 2, 3]
+    assert_same(tmp_path / "run", disk_states[0])
+
+
+def test_a_function_that_raises_leaves_the_state_saved(tmp_path, disk_states):
+    def broken(row):
+        if row["update"] == 2:
+            raise ZeroDivisionError("the plot broke")
+
+    with pytest.raises(ZeroDivisionError, match="the plot broke"):
+        spacerl.train(out=tmp_path / "run", on_update=broken, **DRIFT, **SHORT)
+    assert newest(tmp_path / "run").name == "update-000003.safetensors"
+    assert rows_written(tmp_path / "run") == 3
+    spacerl.resume(tmp_path / "run", env=Drift(), progress=False)
+    assert_same(tmp_path / "run", disk_states[0])
+
+
+def test_a_sink_is_told_of_start_updates_and_end(tmp_path, disk_states):
+    diary, rest = Diary(stop_after=1), Diary()
+    spacerl.train(out=tmp_path / "run", on_update=diary, **DRIFT, **SHORT)
+    assert diary.told == [("start", "run", 0), ("update", "run", 0), ("update", "run", 1), ("finish", "run")]
+    spacerl.resume(tmp_path / "run", env=Drift(), on_update=[rest], progress=False)
+    assert rest.told == [("start", "run", 2), ("update", "run", 2), ("update", "run", 3), ("finish", "run")]
+    assert_same(tmp_path / "run", disk_states[0])
+
+
+def test_a_sink_is_told_of_every_run_of_a_sweep(tmp_path, drift_sweep):
+    diary, rows = Diary(stop_after=2), []
+    spacerl.sweep(out=tmp_path, on_update=[diary, rows.append], **DRIFT, **DRIFT_SWEEP)
+    names = [folder.name for folder in drift_sweep]
+    assert diary.told[:2] == [("start", name, 0) for name in names]
+    assert diary.told[2:-2] == [("update", name, update) for update in range(3) for name in names]
+    assert sorted(diary.told[-2:]) == [("finish", name) for name in names]
+    assert [(row["run"], row["seed"], row["update"]) for row in rows] == [
+        (name, seed, update) for update in range(3) for seed, name in enumerate(names)
+    ]
+    for name in names:
+        assert newest(tmp_path / name).name == "update-000003.safetensors"
+    spacerl.sweep(out=tmp_path, **DRIFT, **DRIFT_SWEEP)
+    for folder in drift_sweep:
+        assert_same(tmp_path / folder.name, folder)
+
+
+def test_what_is_neither_function_nor_sink_is_refused(tmp_path):
+    with pytest.raises(InputError, match="on_update is int: allowed is a function of a row, a Sink, or several"):
+        spacerl.train(out=tmp_path / "run", on_update=[print, 3], **DRIFT)
+    assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- an algorithm of one's own
+
+
+class Memory(NamedTuple):
+    length: jnp.ndarray  # () of the next step
+
+
+def timid(name: str = "timid", start: float = 0.01) -> spacerl.Algorithm:
+    """Steps of plain gradient ascent, a little shorter every time."""
+
+    def step(inputs: spacerl.StepInputs, state: Memory) -> spacerl.Proposal:
+        return spacerl.Proposal(state.length * inputs.g / jnp.linalg.norm(inputs.g), info={"length": state.length})
+
+    return spacerl.Algorithm(
+        spacerl.Needs(cost=False, baseline=False),
+        step,
+        init=lambda costs, baseline: Memory(jnp.array(start)),
+        control=lambda state, measured: Memory(0.9 * state.length),
+        name=name,
+    )
+
+
+def test_an_algorithm_passed_as_a_value_trains_and_resumes_to_the_bit(tmp_path):
+    settings = {**DRIFT, **SHORT, "algorithm": timid()}
+    whole = spacerl.train(out=tmp_path / "whole", **settings)
+    assert json.loads((whole.folder / "config.json").read_text())["algorithm"] == "own:timid"
+    assert [row["length"] for row in whole.metrics] == pytest.approx([0.01 * 0.9**k for k in range(4)], rel=1e-5)
+
+    folder = spacerl.train(out=tmp_path / "run", on_update=lambda row: row["update"] == 1, **settings).folder
+    before = files_of(folder)
+    with pytest.raises(InputError, match=r"algorithm 'own:timid' was passed as an object: pass it as algorithm= again"):
+        spacerl.resume(folder, env=Drift(), progress=False)
+    assert files_of(folder) == before
+    spacerl.resume(folder, env=Drift(), algorithm=timid(), progress=False)
+    assert_same(folder, whole.folder)
+    report = spacerl.evaluate(folder, episodes=3, env=Drift())  # playing needs no algorithm
+    assert report["episodes"] == 3
+
+
+def test_an_algorithm_passed_as_a_value_has_no_options_by_name(tmp_path):
+    with pytest.raises(InputError, match="pull-kl is not a setting of algorithm 'own:timid': it belongs to space"):
+        spacerl.train(out=tmp_path / "run", **{**DRIFT, "algorithm": timid(), "pull_kl": 0.1})
+    with pytest.raises(InputError, match=r"algorithm is int: allowed is a name or a spacerl\.Algorithm"):
+        spacerl.train(out=tmp_path / "run", **{**DRIFT, "algorithm": 3})
+    assert not (tmp_path / "run").exists()

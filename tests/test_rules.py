@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 import spacerl
-from spacerl.baselines.rules import RULES, circle_follower, nearest_apple
-from spacerl.evaluation import episode_returns, play
-from spacerl.library import make_env
+from spacerl.api import make_env
+from spacerl.envs.point.rules import circle_follower, nearest_apple
+from spacerl.envs.tasks import TASKS
+from spacerl.policies.policy import RulePolicy
+from spacerl.rollout.evaluate import Play, episode_returns
 
 
 @pytest.mark.parametrize(("task", "least_J_R", "least_J_C"), [("point-circle", 45.0, 20.0), ("point-gather", 9.0, 0.6)])
 def test_rules_earn_reward_and_break_the_constraint(task, least_J_R, least_J_C):
     """Each rule ignores (circle) or only half minds (gather) the cost: useful, and unsafe."""
     env = make_env(task)
-    _, rewards, costs, _ = play(env, RULES["rule"][task], 0, 1000, env.horizon)
-    J_R, J_C = episode_returns(rewards, costs, 0.995)
+    policy = RulePolicy(TASKS[task].rule("rule"))
+    J_R, J_C = episode_returns(env, policy, 0.995, Play(episodes=1000, length=env.spec.horizon, seed=0))
     assert J_R.mean() > least_J_R
     assert J_C.mean() > least_J_C
 
@@ -37,6 +39,7 @@ def test_the_collector_turns_to_an_apple_and_away_from_a_nearer_bomb():
     assert nearest_apple(guarded).mean[1] == pytest.approx(-2.5 * math.pi / 10)
 
 
+@pytest.mark.slow
 def test_a_rule_by_name_learns_like_the_same_rule_as_a_function(tmp_path):
     def rule(obs):
         dist = circle_follower(jnp.asarray(obs))

@@ -18,20 +18,22 @@ import pytest
 from safetensors.numpy import load_file
 
 import spacerl
-from record_safety_gymnasium import form_of
-from safety_stand_in import PointGoal
 from spacerl.cli import main
-from spacerl.config import InputError
-from spacerl.hosted.checking import check_environment
-from spacerl.hosted.costs import named_sources
-from spacerl.hosted.single import Recipe, Single
-from spacerl.runs import RunFolder
-from test_training import quick_compilation  # noqa: F401
+from spacerl.envs.host.check import check_environment
+from spacerl.envs.host.costs import named_sources
+from spacerl.envs.host.single import Recipe, SingleEnv
+from spacerl.runs.folder import RunFolder
+from spacerl.types import InputError
+from support.record_safety_gymnasium import form_of
+from support.safety import PointGoal
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 HERE = Path(__file__).parent
-STAND_IN = f"{HERE / 'safety_stand_in.py'}:make"
+SOURCE = HERE / "support" / "safety.py"
+STAND_IN = f"{SOURCE}:make"
 BRIDGE = HERE.parent / "examples" / "safety_bridge.py"
-TRACES = json.loads((HERE / "safety_gymnasium_traces.json").read_text())["environments"]
+TRACES = json.loads((HERE / "support" / "safety_gymnasium_traces.json").read_text())["environments"]
 REAL = os.environ.get("SPACERL_SAFETY_PYTHON")
 SMALL = "--batch-size 60 --rollout-length 20 --hidden 4 --workers 0 --environments 3"
 TINY = f"--algorithm pcpo --cost-limit 25 {SMALL} --quiet"
@@ -57,7 +59,7 @@ def loaded(path: Path) -> Any:
 
 def test_the_stand_in_has_the_form_of_the_real_one():
     """Everything but the numbers of an episode: spaces, time limit, types and names of all that is returned."""
-    real, ours = TRACES["SafetyPointGoal1-v0"], form_of(loaded(HERE / "safety_stand_in.py").make())
+    real, ours = TRACES["SafetyPointGoal1-v0"], form_of(loaded(SOURCE).make())
     reached = ours["step"]["types"].pop("info goal_met", None)  # random actions of the real robot reached no goal
     assert reached in (None, ["bool"])
     for form in (real, ours):
@@ -79,7 +81,7 @@ def test_all_tasks_that_were_recorded_have_the_form_we_rely_on():
 
 
 def test_the_cost_is_found_in_the_step_without_being_named():
-    single = Single(Recipe(STAND_IN, named_sources(())))
+    single = SingleEnv(Recipe(STAND_IN, named_sources(())))
     draw = np.random.default_rng(0)
     assert single.horizon == 1000
     costs, sums, ended = [], [], False
@@ -98,12 +100,12 @@ def test_the_cost_is_found_in_the_step_without_being_named():
 
 def test_other_costs_of_its_info_can_be_named_beside_it():
     sources = named_sources(("step", "info:cost_hazards", "info:cost_sum"))
-    single = Single(Recipe(STAND_IN, sources))
+    single = SingleEnv(Recipe(STAND_IN, sources))
     single.reset(3)
     for _ in range(100):
         cost = single.step(np.array([1.0, 0.2]))[2]
         assert cost[0] == cost[1] == cost[2]
-    single = Single(Recipe(STAND_IN, named_sources(("info:cost_pillars",))))
+    single = SingleEnv(Recipe(STAND_IN, named_sources(("info:cost_pillars",))))
     single.reset(0)
     with pytest.raises(InputError, match=r"info\['cost_pillars'\] is missing \(info holds cost_hazards, cost_sum"):
         single.step(np.zeros(2))
@@ -141,7 +143,7 @@ def test_training_evaluation_and_resumption(capsys):
 
 
 def test_the_evaluated_cost_is_the_one_the_environment_gave(monkeypatch):
-    main(["train", "--env", "safety_stand_in:make", *TINY.split(), "--updates", "1", "--out", "run"])
+    main(["train", "--env", "support.safety:make", *TINY.split(), "--updates", "1", "--out", "run"])
     given: list[float] = []
     step = PointGoal.step
 
@@ -169,18 +171,18 @@ def test_what_travels_over_the_bridge_arrives():
     assert arrived["goal_met"] is True
     np.testing.assert_array_equal(arrived["place"], info["place"])
     assert arrived["place"].dtype == np.float32
-    env = loaded(HERE / "safety_stand_in.py").make()
+    env = loaded(SOURCE).make()
     for space in (env.observation_space, env.action_space):
         assert bridge.rebuilt(bridge.described(space)) == space
 
 
 def test_the_bridge_carries_steps_between_processes(tmp_path):
     """The stand-in takes the real one's name in the other process."""
-    (tmp_path / "safety_gymnasium.py").write_text((HERE / "safety_stand_in.py").read_text())
+    (tmp_path / "safety_gymnasium.py").write_text(SOURCE.read_text())
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    bridge, here = loaded(BRIDGE).make(python=str(python)), loaded(HERE / "safety_stand_in.py").make()
+    bridge, here = loaded(BRIDGE).make(python=str(python)), loaded(SOURCE).make()
     try:
         assert bridge.observation_space == here.observation_space
         assert bridge.spec.max_episode_steps == 1000

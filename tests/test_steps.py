@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from conftest import nearest_point, random_metrics, solve_cone, solved_rows, trust_region_optimum
 from spacerl.core.steps import backtrack, constrained_step, natural_step, project
+from support.convex import nearest_point, random_metrics, solve_cone, solved_rows, trust_region_optimum
 
 COUNT, SIZE = 500, 6
 

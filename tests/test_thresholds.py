@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from spacerl.algorithms.options import ThresholdOptions
 from spacerl.core.thresholds import lemma_threshold, next_threshold, running_mean, trust_radius
+from spacerl.types import Measured
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,12 @@ def test_a_running_mean_waits_for_values():
 
 
 def test_a_fixed_threshold_ignores_what_the_lemma_sees():
-    seen = (jnp.array(1.0), jnp.array([7.0]), jnp.array(2.0), jnp.array([6.0]), jnp.array([5.0]), 10.0)
-    assert next_threshold("fixed", jnp.array(3.0), *seen) == 3.0
-    assert next_threshold("lemma", jnp.array(3.0), *seen) == lemma_threshold(jnp.array(3.0), *seen) == 43.0
+    h_D, J_R, J_C, h_C = jnp.array(3.0), jnp.array(1.0), jnp.array([7.0]), jnp.array([5.0])
+    previous = (jnp.array(2.0), jnp.array([6.0]))
+
+    def following(rule: str):
+        options = ThresholdOptions(threshold_rule=rule, threshold_constant=10.0)
+        return next_threshold(options, h_D, Measured(J_R, J_C, h_C, jnp.array(0.0)), *previous)
+
+    assert following("fixed") == 3.0
+    assert following("lemma") == lemma_threshold(h_D, J_R, J_C, *previous, h_C, 10.0) == 43.0

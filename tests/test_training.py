@@ -2,80 +2,36 @@
 
 from __future__ import annotations
 
-import csv
-import dataclasses
-import functools
 import itertools
 import json
 import math
-import os
 import struct
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from safetensors.numpy import load_file
 
 import spacerl
-from spacerl import config as configuration
-from spacerl import training
-from spacerl.config import ALGORITHM_SUMMARIES, NEEDS_BASELINE, InputError, RunConfig
-from spacerl.types import ActionSpace
+from spacerl.algorithms import ALGORITHMS
+from spacerl.runs.config import SETTINGS, RunConfig
+from spacerl.runs.fields import names_of
+from spacerl.runs.folder import RunFolder
+from spacerl.training import loop
+from spacerl.training import train as training
+from spacerl.training.settings import read_config, resolve
+from spacerl.types import ActionSpace, InputError
+from support.learners import Toy
+from support.runs import rows_of
+from support.settings import CHOICES, NEED_BASELINE
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 COLUMNS = ["update", "env_steps", "J_R", "J_C", "J_D", "h_C", "h_D", "cumulative_violation", "kl", "entropy"]
 COLUMNS += ["seconds_collect", "seconds_update"]
 TINY = {"batch_size": 100, "hidden": (4,), "progress": False}
-
-
-@functools.cache
-def quick_options() -> dict[str, bool]:
-    """What makes tiny programs compile three times faster, where this version of XLA knows it."""
-    options = {"xla_cpu_use_fusion_emitters": False}
-    try:
-        jax.jit(lambda x: x + 1, compiler_options=options)(0)
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return options
-
-
-def quick_environment(programs: Path) -> dict[str, str]:
-    """Environment of a process that imports this package and compiles as the tests do, keeping its programs."""
-    paths = os.pathsep.join(filter(None, [str(Path(spacerl.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    flags = " ".join(f"--{name}={str(value).lower()}" for name, value in quick_options().items())
-    return {
-        **os.environ,
-        "PYTHONPATH": paths,
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "JAX_COMPILATION_CACHE_DIR": str(programs),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation(tmp_path_factory):
-    """The programs of these tests are tiny and many: each is compiled once, and without much optimisation."""
-    jit, options, cache = jax.jit, quick_options(), jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_disable_most_optimizations", True)
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.getbasetemp() / "programs"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    compilation_cache.reset_cache()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax, "jit", lambda *given, **named: jit(*given, compiler_options=options, **named))
-        yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.config.update("jax_compilation_cache_dir", cache)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
-    compilation_cache.reset_cache()
-
-
-def rows_of(folder: Path) -> list[dict[str, float]]:
-    with open(folder / "metrics.csv", newline="") as file:
-        return [{name: float(text) for name, text in row.items()} for row in csv.DictReader(file)]
 
 
 def assert_sound(result, updates: int, steps: int) -> list[dict[str, float]]:
@@ -99,15 +55,13 @@ def assert_sound(result, updates: int, steps: int) -> list[dict[str, float]]:
 TASKS = ("point-circle", "point-gather")
 # Each choice of every option occurs at least once; a test below keeps it so.
 OPTIONS = {
-    ("point-circle", "space"): {"combine": "printed", "projection": "kl", "divergence_gradient": "full"},
-    ("point-gather", "space"): {"combine": "sequential", "projection": "l2", "divergence_gradient": "direct"},
-    ("point-circle", "space", "joint"): {
-        "combine": "joint",
+    ("point-circle", "space-printed"): {"projection": "kl", "divergence_gradient": "full"},
+    ("point-gather", "space-sequential"): {"projection": "l2", "divergence_gradient": "direct"},
+    ("point-circle", "space-joint"): {
         "divergence_gradient": "score",
         "threshold_rule": "fixed",
         "projection_kl_bound": 0.01,
     },
-    ("point-circle", "space", "guarded"): {"combine": "guarded"},
     ("point-circle", "f-pcpo"): {"cg_damping": 0.1, "fisher_subsample": 1.0},
     ("point-gather", "pcpo"): {"critic": "linear", "projection": "l2", "bootstrap_truncation": True},
     ("point-circle", "d-pcpo"): {"weight_schedule": "printed"},
@@ -117,29 +71,38 @@ OPTIONS = {
     ("point-gather", "trpo"): {"simulator": "host"},
     ("point-gather", "cpo"): {"simulator": "device"},
 }
-RUNS = {(task, algorithm): {} for task in TASKS for algorithm in ALGORITHM_SUMMARIES} | OPTIONS
+RUNS = {(task, algorithm): {} for task in TASKS for algorithm in ALGORITHMS} | OPTIONS
+# Every algorithm on one of the tasks, and all that differ in kind on both.
+QUICK = [key for key in RUNS if key[0] == "point-circle" or key[1] in ("space", "cpo", "trpo", "pretrain")]
 
 
-@pytest.mark.parametrize("key", RUNS, ids="-".join)
+@pytest.mark.parametrize(
+    "key", [pytest.param(key, marks=[] if key in QUICK else [pytest.mark.slow], id="-".join(key)) for key in RUNS]
+)
 def test_every_algorithm_runs_on_both_tasks(key, tmp_path, monkeypatch):
-    task, algorithm = key[:2]
+    task, algorithm = key
     if algorithm != "space":  # drawing compiles programs of its own
-        monkeypatch.setattr(training, "write_trajectories", lambda *arguments: None)
-    baseline = "reward" if algorithm in NEEDS_BASELINE else None
+        monkeypatch.setattr(loop, "write_trajectories", lambda *arguments: None)
+    baseline = "reward" if algorithm in NEED_BASELINE else None
     settings = {"algorithm": algorithm, "baseline": baseline, **TINY, **RUNS[key]}
     result = spacerl.train(task, updates=2, out=tmp_path / "run", **settings)
     steps = {"point-circle": 100, "point-gather": 105}[task]  # whole episodes, of 50 and of 15 steps
     rows = assert_sound(result, 2, steps)
     assert all(math.isnan(row["J_D"]) == (baseline is None) for row in rows)
-    assert all(math.isnan(row["h_D"]) == (algorithm != "space") for row in rows)
+    assert all(math.isnan(row["h_D"]) != algorithm.startswith("space") for row in rows)
     weighted = algorithm[:2] in ("f-", "d-") or algorithm == "pretrain"
     assert all(math.isnan(row["divergence_weight"]) != weighted for row in rows)
 
 
 def test_every_choice_of_every_option_is_run():
-    run = [RunConfig(key[0], algorithm=key[1], baseline="near", **options).resolved() for key, options in RUNS.items()]
-    for name, choices in configuration._CHOICES.items():
-        assert {getattr(config, name) for config in run} == set(choices), name
+    drafts = [
+        resolve({"task": task, "algorithm": algorithm, "baseline": "near", **options})
+        for (task, algorithm), options in RUNS.items()
+    ]
+    run = [{**draft.values, **draft.options} for draft in drafts]
+    for name, choices in CHOICES.items():
+        assert {settings[name] for settings in run if name in settings} == set(choices), name
+    assert {settings["algorithm"] for settings in run} == set(ALGORITHMS)
 
 
 # ---------------------------------------------------------------- the run folder
@@ -148,8 +111,8 @@ def test_every_choice_of_every_option_is_run():
 @pytest.fixture(scope="module")
 def space_run(tmp_path_factory):
     """Seven updates of SPACE with few checkpoints kept."""
-    settings = {"algorithm": "space", "baseline": "reward", "checkpoint_every": 2, "keep_checkpoints": 2}
-    settings |= {"combine": "printed", "divergence_gradient": "full"}
+    settings = {"algorithm": "space-printed", "baseline": "reward", "checkpoint_every": 2, "keep_checkpoints": 2}
+    settings |= {"divergence_gradient": "full"}
     out = tmp_path_factory.mktemp("folder") / "run"
     return spacerl.train("point-circle", updates=7, out=out, **settings, **TINY)
 
@@ -199,11 +162,13 @@ def test_the_radius_moves_by_the_lemma(space_run):
 
 def test_the_config_of_the_folder_is_the_whole_config(space_run):
     stored = RunConfig.from_json((space_run.folder / "config.json").read_text())
-    assert stored == stored.resolved()
-    assert (stored.task, stored.algorithm, stored.baseline, stored.updates) == ("point-circle", "space", "reward", 7)
+    assert stored == resolve(stored.settings()).config(spacerl.make_env("point-circle").spec)
+    assert stored == read_config(RunFolder(space_run.folder))[0]
+    named = (stored.task, stored.algorithm, stored.baseline, stored.updates)
+    assert named == ("point-circle", "space-printed", ("reward",), 7)
     assert (stored.hidden, stored.cost_limit, stored.delta) == ((4,), (5.0,), 1e-4)
     written = json.loads((space_run.folder / "config.json").read_text())
-    assert written.keys() == {field.name for field in dataclasses.fields(RunConfig)}
+    assert written.keys() == {"format", *SETTINGS, *names_of(ALGORITHMS["space-printed"].options)}
 
 
 def test_versions_say_what_is_needed_to_repeat_the_run(space_run):
@@ -262,14 +227,12 @@ def test_tensorboard_shows_the_same_numbers(space_run):
 # ---------------------------------------------------------------- environments of one's own
 
 
-class TwoCosts(NamedTuple):
+class TwoCosts(Toy):
     """A point on a line; being right of 0.5 costs, and so does every push, each with its own limit."""
 
-    name: str = "two-costs"
-    obs_shape: tuple[int, ...] = (1,)
-    action_space: ActionSpace = ActionSpace("box", 1)
-    horizon: int = 4
-    cost_names: tuple[str, ...] = ("right", "push")
+    name = "two-costs"
+    horizon = 4
+    cost_names = ("right", "push")
 
     def reset(self, key):
         return jax.random.normal(key, ())
@@ -307,14 +270,14 @@ def test_several_costs_are_logged_by_name_and_the_worst_leads(algorithm, tmp_pat
         spacerl.evaluate(result.folder)
 
 
-class Choices(NamedTuple):
+class Choices(Toy):
     """Three choices a step: the last pays and costs, the first ends the episode."""
 
-    name: str = "choices"
-    obs_shape: tuple[int, ...] = (2,)
-    action_space: ActionSpace = ActionSpace("discrete", 3)
-    horizon: int = 5
-    cost_names: tuple[str, ...] = ("greed",)
+    name = "choices"
+    obs_shape = (2,)
+    action_space = ActionSpace("discrete", 3)
+    horizon = 5
+    cost_names = ("greed",)
 
     def reset(self, key):
         return jax.random.uniform(key, (2,))
@@ -354,7 +317,7 @@ def test_an_own_environment_takes_its_horizon_unless_told_otherwise(tmp_path, mo
     def stop(parts):
         raise InterruptedError
 
-    monkeypatch.setattr(training, "make_stepper", stop)
+    monkeypatch.setattr(training, "single_program", stop)
     settings = {**TINY, "env": TwoCosts(), "algorithm": "pcpo", "cost_limit": (1.0, 3.0)}
     for out, length in (("default", 4), ("told", 2)):
         told = {"rollout_length": length} if out == "told" else {}

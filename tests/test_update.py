@@ -13,19 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from conftest import Toy, collect, make_config, make_learner, quick_jit
-from spacerl.algorithms import make_algorithm
-from spacerl.types import Rollout
-from spacerl.update import (
-    digest,
-    evaluator,
+from spacerl.training.update import (
     initial_state,
+    judge_of,
+    make_batch,
     step_inputs,
     subsample_rows,
     surrogate_gradients,
     surrogates,
     update,
 )
+from spacerl.types import Rollout
+from support.learners import Toy, algorithm_of, collect, make_config, make_learner, quick_jit
 
 THETA = np.array([-0.3, 0.4, np.log(0.8)], np.float32)
 BASELINE = np.array([0.1, -0.2, np.log(0.6)], np.float32)
@@ -81,13 +80,13 @@ EPISODES = 40_000
 def drift(horizon: int):
     """A learner and its batch of many episodes. Critics know nothing: they take out noise, which is not looked at."""
     env = Drift(horizon)
-    config = make_config("space", rollout_length=horizon, cost_limit=(0.0, 0.0), **DRIFT_FIELDS)
+    config = make_config("space-printed", rollout_length=horizon, cost_limit=(0.0, 0.0), **DRIFT_FIELDS)
     learner = make_learner(env, config, baseline=True)
 
     def run(key):
         rollout = collect(learner, env, jnp.asarray(THETA), key, EPISODES)
         baseline = learner.family.apply(jnp.asarray(BASELINE), rollout.obs)
-        return digest(learner, initial_state(learner, 0), rollout, baseline)
+        return make_batch(learner, initial_state(learner, 0), rollout, baseline)
 
     return learner, quick_jit(run)(jax.random.key(0))
 
@@ -115,8 +114,10 @@ def test_the_divergence_needs_both_of_its_terms():
     expected = finite_differences(THETA, 6)[-1]
     part = {}
     for kind in ("full", "direct", "score"):
-        config = make_config("space", divergence_gradient=kind, rollout_length=6, cost_limit=(0.0, 0.0), **DRIFT_FIELDS)
-        part[kind] = gradients(learner._replace(config=config), batch)[-1]
+        config = make_config(
+            "space-printed", divergence_gradient=kind, rollout_length=6, cost_limit=(0.0, 0.0), **DRIFT_FIELDS
+        )
+        part[kind] = gradients(learner._replace(config=config, algorithm=algorithm_of(config)), batch)[-1]
     np.testing.assert_allclose(part["direct"] + part["score"], part["full"], rtol=1e-3, atol=1e-3)
     size = np.linalg.norm(expected)
     assert np.linalg.norm(part["full"] - expected) < 0.04 * size
@@ -166,12 +167,12 @@ def lottery(episodes: int = 20_000):
     learner = make_learner(env, config, baseline=False)
     theta = jnp.array([0.0, 0.7, 0.0])
     rollout = quick_jit(lambda key: collect(learner, env, theta, key, episodes))(jax.random.key(3))
-    return learner, theta, rollout, digest_of(learner, rollout)
+    return learner, theta, rollout, batch_of(learner, rollout)
 
 
-def digest_of(learner, rollout):
+def batch_of(learner, rollout):
     """By critics that predict zero."""
-    return quick_jit(lambda r: digest(learner, initial_state(learner, 0), r, None))(rollout)
+    return quick_jit(lambda r: make_batch(learner, initial_state(learner, 0), r, None))(rollout)
 
 
 def test_units_hold_for_episodes_of_different_length():
@@ -184,7 +185,7 @@ def test_units_hold_for_episodes_of_different_length():
     assert float(c[1]) == pytest.approx(expected, rel=0.05)
 
 
-# ---------------------------------------------------------------- digest
+# ---------------------------------------------------------------- the batch
 
 
 def test_episode_sums_of_a_batch_match_a_loop():
@@ -210,7 +211,7 @@ def test_episode_sums_of_a_batch_match_a_loop():
 def test_costs_are_summed_without_a_discount_whatever_their_advantages_use():
     learner, _, rollout, one = lottery()
     config = make_config("pcpo", rollout_length=8, cost_limit=1.0, cost_discount=0.5)
-    other = digest_of(learner._replace(config=config), rollout)
+    other = batch_of(learner._replace(config=config), rollout)
     assert np.array_equal(one.J_C, other.J_C)
     assert not np.allclose(one.cost_advantage, other.cost_advantage)
 
@@ -220,8 +221,8 @@ def test_costs_are_summed_without_a_discount_whatever_their_advantages_use():
 
 def test_constraint_values_are_sums_minus_limits():
     learner, batch = drift(3)
-    config = make_config("space", rollout_length=3, cost_limit=(0.5, 2.0), divergence_threshold=1.5)
-    learner = learner._replace(config=config, algorithm=make_algorithm(config))
+    config = make_config("space-printed", rollout_length=3, cost_limit=(0.5, 2.0), divergence_threshold=1.5)
+    learner = learner._replace(config=config, algorithm=algorithm_of(config))
     state = initial_state(learner, 0)._replace(theta=jnp.asarray(THETA))
     d, b = quick_jit(lambda: (lambda i: (i.d, i.b))(step_inputs(learner, batch, state, jnp.arange(10))))()
     np.testing.assert_allclose(d, batch.J_C - jnp.array([0.5, 2.0]), rtol=1e-6)
@@ -234,7 +235,7 @@ def test_rules_reduce_to_one_another_on_a_real_batch():
 
     def step(algorithm, **fields):
         config = make_config(algorithm, rollout_length=3, delta=0.01, **fields)
-        rule = make_algorithm(config)
+        rule = algorithm_of(config)
         mine = learner._replace(config=config, algorithm=rule)
         state = initial_state(mine, 0)._replace(theta=jnp.asarray(THETA))
         inputs = step_inputs(mine, batch, state, jnp.arange(0, 3 * EPISODES, 50))
@@ -247,8 +248,8 @@ def test_rules_reduce_to_one_another_on_a_real_batch():
     @quick_jit
     def steps():
         return {
-            "space": step("space", cost_limit=limits, divergence_threshold=region, combine="joint"),
-            "space, slack region": step("space", cost_limit=limits, divergence_threshold=1e6),
+            "space": step("space-joint", cost_limit=limits, divergence_threshold=region),
+            "space, slack region": step("space-printed", cost_limit=limits, divergence_threshold=1e6),
             "pcpo": step("pcpo", cost_limit=limits),
             "pcpo, slack costs": step("pcpo", cost_limit=slack),
             "trpo": step("trpo", cost_limit=limits),
@@ -261,14 +262,14 @@ def test_rules_reduce_to_one_another_on_a_real_batch():
         assert np.linalg.norm(found[one] - found[other]) > 0.1 * np.linalg.norm(found[other])
 
 
-def test_evaluation_is_first_order_in_the_surrogates_and_second_in_the_kl():
+def test_judging_a_step_is_first_order_in_the_surrogates_and_second_in_the_kl():
     learner, batch = drift(3)
     theta = jnp.asarray(THETA)
     step = jnp.array([0.003, -0.002, 0.004])
     F = np.diag([0.0, 0.0, 2.0])  # of (w, b, log_std), by hand: E[(s, 1)(s, 1)'] / sigma^2 and 2
     obs, weight = np.asarray(batch.obs[:, 0], np.float64), np.asarray(batch.weight, np.float64)
     F[:2, :2] = np.array([[weight @ obs**2, weight @ obs], [weight @ obs, 1.0]]) / np.exp(2.0 * THETA[2])
-    small, none = quick_jit(lambda: [evaluator(learner, batch, theta, step)(jnp.array(s)) for s in (0.5, 0.0)])()
+    small, none = quick_jit(lambda: [judge_of(learner, batch, theta, step)(jnp.array(s)) for s in (0.5, 0.0)])()
     predicted = gradients(learner, batch) @ (0.5 * np.asarray(step))
     change = np.array([small.reward, *small.cost, small.divergence])
     np.testing.assert_allclose(change, predicted, rtol=0.05, atol=2e-3)
@@ -334,7 +335,7 @@ def with_garbage(rollout: Rollout, scale: float) -> Rollout:
 
 
 @pytest.mark.parametrize("garbage", [3.0, np.nan])
-@pytest.mark.parametrize(("algorithm", "critic"), [("space", "neural"), ("f-cpo", "linear")])
+@pytest.mark.parametrize(("algorithm", "critic"), [("space-printed", "neural"), ("f-cpo", "linear")])
 def test_padding_never_leaks(algorithm, critic, garbage):
     """Whatever it holds: a simulator that breaks ends its episode and goes on producing what is not a number."""
     _, state, rollout, run = fragile(algorithm, critic)
@@ -353,7 +354,7 @@ def test_rows_of_nothing_but_padding_change_nothing():
 
 
 def test_an_update_keeps_the_books():
-    learner, state, rollout, run = fragile("space", "neural")
+    learner, state, rollout, run = fragile("space-printed", "neural")
     following, metrics = run(state, rollout)
     again, _ = run(following, rollout)
     steps = int(jnp.sum(rollout.valid))
@@ -374,12 +375,12 @@ def mean_kl(learner, rollout, old, new) -> float:
 
 
 def test_what_is_not_finite_is_reported():
-    _, state, rollout, run = fragile("space", "neural")
+    _, state, rollout, run = fragile("space-printed", "neural")
     broken = rollout._replace(reward=rollout.reward.at[0, 0].set(jnp.nan))
     assert float(run(state, broken)[1]["finite"]) == 0.0
 
 
-@pytest.mark.parametrize("algorithm", ["trpo", "d-pcpo", "pretrain", "space"])
+@pytest.mark.parametrize("algorithm", ["trpo", "d-pcpo", "pretrain", "space-printed", "space"])
 @pytest.mark.parametrize("critic", ["neural", "linear"])
 def test_an_update_keeps_the_types_of_the_state(algorithm, critic):
     """Otherwise the second update is compiled anew, which takes longer than many updates."""

@@ -7,20 +7,54 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from spacerl.library import evaluate, export, film, load_policy, make_env, report
-    from spacerl.training import resume, train
+    from spacerl.algorithms.contract import Algorithm, Needs
+    from spacerl.api import (
+        evaluate,
+        export,
+        film,
+        iterate,
+        load_policy,
+        make_env,
+        report,
+        resume,
+        sweep,
+        train,
+    )
+    from spacerl.training.sinks import Sink
+    from spacerl.training.train import Result
+    from spacerl.types import ActionSpace, BatchEnv, EnvSpec, InputError, JaxEnv, Proposal, StepInputs
 
-_HOMES = {
-    "train": "spacerl.training",
-    "resume": "spacerl.training",
-    "evaluate": "spacerl.library",
-    "export": "spacerl.library",
-    "film": "spacerl.library",
-    "load_policy": "spacerl.library",
-    "make_env": "spacerl.library",
-    "report": "spacerl.library",
-}
-__all__ = ["evaluate", "export", "film", "load_policy", "make_env", "report", "resume", "train"]
+__all__ = [
+    "ActionSpace",
+    "Algorithm",
+    "BatchEnv",
+    "EnvSpec",
+    "InputError",
+    "JaxEnv",
+    "Needs",
+    "Proposal",
+    "Result",
+    "Sink",
+    "StepInputs",
+    "evaluate",
+    "export",
+    "film",
+    "iterate",
+    "load_policy",
+    "make_env",
+    "report",
+    "resume",
+    "sweep",
+    "train",
+]
+_ELSEWHERE = {
+    "Algorithm": "spacerl.algorithms.contract",
+    "Needs": "spacerl.algorithms.contract",
+    "Result": "spacerl.training.train",
+    "Sink": "spacerl.training.sinks",
+} | dict.fromkeys(
+    ("ActionSpace", "BatchEnv", "EnvSpec", "InputError", "JaxEnv", "Proposal", "StepInputs"), "spacerl.types"
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -28,8 +62,12 @@ def __getattr__(name: str) -> Any:
 
     No module may carry a public name: importing it would put the module in the function's place.
     """
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'spacerl' has no attribute '{name}'")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_ELSEWHERE.get(name, "spacerl.api")), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,4 +1,4 @@
-"""What flows between the rooms of the house: one record per hand-over.
+"""The records and contracts that pass between packages, and the errors every package may raise. No jax at run time.
 
 Sign convention, everywhere: ``g`` is the ascent direction of reward; ``a`` and ``c`` are gradients of what must stay
 *below* a threshold; ``b = J_D - h_D`` and ``d = J_C - h_C`` are positive when the threshold is exceeded.
@@ -8,8 +8,11 @@ Array shapes are given in the comments: T steps, N environments, B = T * N sampl
 
 from __future__ import annotations
 
+import abc
+import dataclasses
+import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -17,62 +20,145 @@ if TYPE_CHECKING:
 
     Array = jax.Array
 else:
-    Array = Any  # the report room reads these names without importing jax
+    Array = Any  # run folders and reports read these names without importing jax
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+class InputError(ValueError):
+    """Something the user gave cannot be used; one sentence says what, what is allowed, and the nearest match."""
+
+
+class RunStopped(RuntimeError):
+    """A run cannot go on: numbers stopped being finite, or its environment failed. The last good state is saved."""
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; the message says what is saved, and how to go on."""
+
+
+def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> InputError:
+    allowed = list(allowed)
+    near = difflib.get_close_matches(given, allowed, n=1, cutoff=0.4)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return InputError(f"unknown {kind} '{given}': allowed are {', '.join(allowed)}{hint}")
+
+
+# Environments ---------------------------------------------------------------------------------------------------------
 
 
 class ActionSpace(NamedTuple):
-    """What the policy must produce: ``size`` real numbers ("box"), one of ``size`` choices ("discrete"), or one choice
-    out of each of several lists ("multidiscrete"), whose lengths are ``choices`` and sum to ``size``."""
+    """What the policy must produce: ``size`` real numbers ("box"), one of ``size`` actions ("discrete"), or one action
+    out of each of several lists ("multidiscrete"), whose lengths are ``nvec`` and sum to ``size``."""
 
     kind: str
     size: int
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    choices: tuple[int, ...] = ()
+    nvec: tuple[int, ...] = ()
     scaled: bool = False  # box: the policy acts in [-1, 1], which stands for [low, high]; others act in physical units
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one action."""
-        return (self.size,) if self.kind == "box" else (len(self.choices),) if self.choices else ()
+        return (self.size,) if self.kind == "box" else (len(self.nvec),) if self.nvec else ()
 
     @property
     def dtype(self) -> str:
         return "float32" if self.kind == "box" else "int32"
 
 
-class Env(Protocol):
-    """One native environment, unbatched and pure; the collector vmaps it."""
+class ImageSpec(NamedTuple):
+    """Where an image is in a flat observation, and by what its pixels are multiplied."""
+
+    offset: int
+    shape: tuple[int, int, int]  # height, width, channels
+    scale: float
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvSpec:
+    """What an environment is, whoever steps it."""
+
+    name: str
+    obs_shape: tuple[int, ...]
+    action: ActionSpace
+    horizon: int  # steps after which an episode is cut
+    cost_names: tuple[str, ...] = ("cost",)
+    obs_dtype: str = "float32"
+    images: tuple[ImageSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.action, ActionSpace):
+            raise InputError(f"spec of '{self.name}': action is {type(self.action).__name__}, not an ActionSpace")
+        if not self.cost_names or len(set(self.cost_names)) != len(self.cost_names):
+            raise InputError(f"spec of '{self.name}': cost_names is {self.cost_names}: allowed is one name per cost")
+        if self.horizon < 1:
+            raise InputError(f"spec of '{self.name}': horizon is {self.horizon}: allowed is a whole number above 0")
+
+
+class JaxEnv(abc.ABC):
+    """One environment in JAX, unbatched and pure; a rollout vmaps it and compiles it into the update."""
 
     @property
-    def name(self) -> str: ...
+    @abc.abstractmethod
+    def spec(self) -> EnvSpec: ...
 
-    @property
-    def obs_shape(self) -> tuple[int, ...]: ...
+    @abc.abstractmethod
+    def reset(self, key: Array) -> Any:
+        """First state of an episode."""
 
-    @property
-    def action_space(self) -> ActionSpace: ...
+    @abc.abstractmethod
+    def observe(self, state: Any) -> Array:
+        """Observation of a state, of the spec's shape."""
 
-    @property
-    def horizon(self) -> int: ...
-
-    @property
-    def cost_names(self) -> tuple[str, ...]: ...
-
-    def reset(self, key: Array) -> Any: ...
-
-    def observe(self, state: Any) -> Array: ...
-
+    @abc.abstractmethod
     def step(self, state: Any, action: Array) -> tuple[Any, Array, Array, Array]:
-        """state, reward (), cost (K,), terminated (). Time limits are the collector's: they truncate."""
-        ...
+        """state, reward (), cost (K,), terminated (). Time limits are the rollout's: they truncate."""
+
+    def diverged(self, state: Any) -> Array | None:
+        """() whether the simulation broke down in the step that led here; None in an environment that cannot."""
+        return None
 
 
-IDLE, STEP, RESET = 0, 1, 2  # commands to a lane of a HostEnv
+class DrawableEnv(JaxEnv):
+    """A robot on a plane whose episodes a report can draw."""
+
+    @abc.abstractmethod
+    def arena(self) -> dict[str, str | float]:
+        """What a drawing of the task needs; `ARENAS` has the kinds that can be drawn and their numbers."""
+
+    @abc.abstractmethod
+    def position(self, state: Any) -> Array:
+        """(2,) m."""
+
+    @abc.abstractmethod
+    def heading(self, state: Any) -> Array:
+        """() rad."""
+
+    def objects(self, state: Any) -> tuple[Array, Array] | None:
+        """Where apples and bombs were placed, (objects, 2) m, apples first, and which are left; None without any."""
+        return None
+
+    @property
+    def apples(self) -> int:
+        """How many of the objects are apples."""
+        return 0
+
+    @property
+    def sensor(self) -> tuple[float, float] | None:
+        """Range in m and field of view in rad of what sees the objects."""
+        return None
+
+
+ARENAS = {"circle": ("radius", "x_limit"), "gather": ("half_width", "catch_range")}  # kind -> its numbers
+
+IDLE, STEP, RESET = 0, 1, 2  # commands to a lane of a BatchEnv
 
 
 class Tick(NamedTuple):
-    """What one tick of a HostEnv gives back, NumPy arrays over its N lanes; rows of idle lanes mean nothing."""
+    """What one tick of a BatchEnv gives back, NumPy arrays over its N lanes; rows of idle lanes mean nothing."""
 
     obs: Any  # (N, ...) observation to act on next: after the step, or the first of a new episode
     next_obs: Any  # (N, ...) true observation after the step, before any reset
@@ -83,17 +169,16 @@ class Tick(NamedTuple):
     lost: Any  # (N,) bool: the lane's episode was lost to a fault (a dead worker); the lane is idle now
 
 
-class HostEnv(Protocol):
-    """N environments side by side outside of JAX: worker processes, or a simulator with threads of its own."""
+class BatchEnv(abc.ABC):
+    """N environments side by side outside of JAX, one per lane: worker processes, a simulator with its own threads."""
 
-    name: str
-    obs_shape: tuple[int, ...]
-    obs_dtype: Any
-    action_space: ActionSpace
-    horizon: int
-    cost_names: tuple[str, ...]
     lanes: int
 
+    @property
+    @abc.abstractmethod
+    def spec(self) -> EnvSpec: ...
+
+    @abc.abstractmethod
     def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
         """Advance every lane by its command (N,): IDLE, STEP with its row of `action`, or RESET with its `seed`.
 
@@ -101,13 +186,73 @@ class HostEnv(Protocol):
         ends an episode begins a new one at once where `seed` (N,) int64 is not negative, and leaves the lane idle
         where it is. The same commands with the same seeds give the same numbers.
         """
-        ...
 
     def counts(self) -> dict[str, int]:
         """What happened since the last call and belongs into the metrics: restarted workers, diverged simulations."""
+        return {}
+
+    def as_given(self, obs: Any) -> Any:
+        """Observations (B, *obs_shape) as the environment itself gives them, for policies of other libraries."""
+        return obs
+
+    def report_faults_to(self, report: Callable[[str], None]) -> None:
+        """Send what is known about a lost worker to `report` instead of the screen."""
+        return
+
+    def render(self) -> Any:
+        """An image of the first lane; None where the environment draws none."""
+        return None
+
+    def close(self) -> None:
+        return
+
+
+Env = JaxEnv | BatchEnv
+
+
+# Policies -------------------------------------------------------------------------------------------------------------
+
+
+class Policy(Protocol):
+    """Observations (..., *obs_shape) -> a distribution with leaves (..., A). A baseline is a policy in that role.
+
+    One that compiles is a pure function of its parameters and the observations; two of equal `architecture` differ in
+    their parameters alone. One that does not is called outside of compiled programs, with NumPy arrays.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def info(self) -> dict[str, Any]: ...
+
+    @property
+    def compiles(self) -> bool: ...
+
+    @property
+    def parameters(self) -> Any: ...
+
+    @property
+    def architecture(self) -> Hashable: ...
+
+    def apply(self, parameters: Any, obs: Any) -> Any: ...
+
+    def __call__(self, obs: Any) -> Any:
+        """`apply` with its own parameters."""
         ...
 
-    def close(self) -> None: ...
+
+class BaselineMeasurement(NamedTuple):
+    """What was measured of a baseline before training; NaN where nothing is known."""
+
+    J_R: float | Array = math.nan
+    excess: float | Array = math.nan  # by which part of h_C its cost exceeds it
+
+
+UNMEASURED = BaselineMeasurement()
+
+
+# From a rollout to a step ---------------------------------------------------------------------------------------------
 
 
 class Rollout(NamedTuple):
@@ -115,8 +260,8 @@ class Rollout(NamedTuple):
 
     obs: Array  # (T, N, ...)
     action: Array  # (T, N, A) or (T, N)
-    log_prob: Array  # (T, N) under the acting policy
-    dist: Any  # distribution of the acting policy, leaves (T, N, A)
+    log_prob: Any  # (T, N) under the acting policy; None where the update is to compute it
+    dist: Any  # distribution of the acting policy, leaves (T, N, A); None likewise
     reward: Array  # (T, N)
     cost: Array  # (T, N, K)
     next_obs: Array  # (T, N, ...) true observation after the step, before any reset
@@ -127,7 +272,7 @@ class Rollout(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A rollout digested: advantages and episode sums in the units the step needs."""
+    """A rollout with its advantages and episode sums, in the units the step needs, flattened to B samples."""
 
     obs: Array  # (B, ...) as the environment gives them: what critics see
     inputs: Array  # (B, ...) the same, normalised where the run normalises: what the policy sees
@@ -150,7 +295,11 @@ class Batch(NamedTuple):
 
 
 class StepInputs(NamedTuple):
-    """All a policy step may look at. g, a, c are gradients of per-episode sums; b and d are in the same units."""
+    """All a policy step may look at. g, a, c are gradients of per-episode sums; b and d are in the same units.
+
+    What a step does not use is not computed: the compiler leaves it out. `batch`, `policy` and `key` are for
+    first-order methods, which descend on minibatches of a loss of their own instead of solving with F.
+    """
 
     g: Array  # (P,) gradient of J_R
     a: Array  # (P,) gradient of J_D (zero without a baseline)
@@ -161,10 +310,13 @@ class StepInputs(NamedTuple):
     fisher: Callable[[Array], Array]  # (M, P) -> (M, P), applies F to each row
     delta: Array  # () trust-region radius
     d_error: Array | float = 0.0  # (K,) standard error of d over the batch's episodes
+    batch: Any = None  # Batch
+    policy: Any = None  # (step (P,), rows (n,)) -> distribution at theta + step on those rows of the batch
+    key: Any = None  # for steps that draw random numbers
 
 
-class Evaluation(NamedTuple):
-    """A candidate policy judged on the batch: changes of the surrogates, and the KL it spends."""
+class Trial(NamedTuple):
+    """A candidate step judged on the batch: changes of the surrogates, and the KL it spends."""
 
     reward: Array  # () change of the reward surrogate, per episode
     cost: Array  # (K,) change of the cost surrogates, per episode
@@ -176,37 +328,18 @@ class Proposal(NamedTuple):
     """What an algorithm's step proposes: a change of the parameters and what `accept` must know about it."""
 
     step: Array  # (P,)
-    recovering: Array  # () True where the step repairs a violation and need not improve the objective
-    info: dict[str, Array]  # metrics of the step
+    recovering: Array | bool = False  # () True where the step repairs a violation and need not improve the objective
+    info: dict[str, Array] = {}  # noqa: RUF012  metrics of the step; never written to
     memory: Any = None  # state with what the step wants `control` to know; None: the state it was given
 
 
-class Needs(NamedTuple):
-    cost: bool
-    baseline: bool
-    many_costs: bool = True
+class Measured(NamedTuple):
+    """What a batch says about the policy that collected it, for an algorithm's state."""
 
-
-class Worth(NamedTuple):
-    """What was measured of a baseline before training; NaN where nothing is known."""
-
-    J_R: float | Array = math.nan
-    excess: float | Array = math.nan  # by which part of h_C its cost exceeds it
-
-
-UNKNOWN = Worth()
-
-
-class Algorithm(NamedTuple):
-    """A policy-update rule as a value. All functions are pure; the state is a NamedTuple of arrays."""
-
-    needs: Needs
-    init: Callable[[int, Worth], Any]  # number of costs, what the baseline is worth -> state
-    step: Callable[[StepInputs, Any], Proposal]
-    accept: Callable[[Callable[[Array], Evaluation], StepInputs, Proposal, Any], Array]  # -> scale of the step, ()
-    control: Callable[[Any, Array, Array, Array, Array], Any]  # state, J_R, J_C, h_C, J_D -> next state
-    threshold: Callable[[Any], Array]  # state -> h_D in force, NaN where there is none
-    weight: Callable[[Any], Array]  # state -> weight of the divergence in the objective, NaN where there is none
+    J_R: Array  # ()
+    J_C: Array  # (K,)
+    h_C: Array  # (K,)
+    J_D: Array  # () NaN without a baseline
 
 
 class TrainState(NamedTuple):
@@ -223,3 +356,4 @@ class TrainState(NamedTuple):
 
 
 Metrics = dict[str, Array]
+Row = dict[str, float | int]  # the metrics of one update as a file or a display takes them

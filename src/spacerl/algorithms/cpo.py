@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from spacerl.algorithms.common import absent, line_search, reward_objective, stateless, unchanged
+from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Needs
+from spacerl.algorithms.line_search import line_search, reward_objective
+from spacerl.algorithms.options import LineSearchOptions
 from spacerl.core.steps import constrained_step
-from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs
+from spacerl.types import Array, Proposal, StepInputs
 
 
 def cpo_proposal(inputs: StepInputs, objective_gradient: Array) -> Proposal:
@@ -18,10 +20,12 @@ def cpo_proposal(inputs: StepInputs, objective_gradient: Array) -> Proposal:
     return Proposal(solution.step, solution.recovering, info)
 
 
-def cpo(config) -> Algorithm:
+def cpo(options: LineSearchOptions) -> Algorithm:
     def step(inputs: StepInputs, state) -> Proposal:
         return cpo_proposal(inputs, inputs.g)
 
-    accept = line_search(reward_objective, True, config.backtrack_factor, config.backtrack_tries)
     needs = Needs(cost=True, baseline=False, many_costs=False)
-    return Algorithm(needs, stateless, step, accept, unchanged, absent, absent)
+    return Algorithm(needs, step, accept=line_search(reward_objective, True, options))
+
+
+ENTRY = AlgorithmEntry("reward, trust region and one cost solved together, with line search", LineSearchOptions, cpo)

@@ -5,34 +5,54 @@ Not in the paper; what practitioners use, and so a comparison users expect.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from spacerl.algorithms.common import absent, line_search
+from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Needs
+from spacerl.algorithms.line_search import line_search
+from spacerl.algorithms.options import LineSearchOptions
 from spacerl.core.steps import natural_step
-from spacerl.types import Algorithm, Array, Evaluation, Needs, Proposal, StepInputs, Worth
+from spacerl.runs.fields import Positive
+from spacerl.types import Array, BaselineMeasurement, Measured, Proposal, StepInputs, Trial
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LagrangianOptions(LineSearchOptions):
+    multiplier_rate: Positive = 0.05
+    """Step of the multipliers, in reward per squared unit of cost."""
 
 
 class MultiplierState(NamedTuple):
     multipliers: Array  # (K,) reward per unit of cost
 
 
-def trpo_lagrangian(config) -> Algorithm:
-    def init(costs: int, worth: Worth) -> MultiplierState:
+def trpo_lagrangian(options: LagrangianOptions) -> Algorithm:
+    def init(costs: int, baseline: BaselineMeasurement) -> MultiplierState:
         return MultiplierState(jnp.zeros(costs))
 
     def step(inputs: StepInputs, state: MultiplierState) -> Proposal:
         gradient = inputs.g - state.multipliers @ inputs.c
         x = inputs.solve(gradient[None])[0]
-        info = {"multiplier": jnp.max(state.multipliers)}
-        return Proposal(natural_step(gradient, x, inputs.delta), jnp.array(False), info)
+        return Proposal(
+            natural_step(gradient, x, inputs.delta),
+            info={"multiplier": jnp.max(state.multipliers)},
+        )
 
-    def objective(trial: Evaluation, state: MultiplierState) -> Array:
+    def objective(trial: Trial, state: MultiplierState) -> Array:
         return trial.reward - jnp.dot(state.multipliers, trial.cost)
 
-    def control(state: MultiplierState, J_R: Array, J_C: Array, h_C: Array, J_D: Array) -> MultiplierState:
-        return MultiplierState(jnp.maximum(state.multipliers + config.multiplier_rate * (J_C - h_C), 0.0))
+    def control(state: MultiplierState, measured: Measured) -> MultiplierState:
+        raised = state.multipliers + options.multiplier_rate * (measured.J_C - measured.h_C)
+        return MultiplierState(jnp.maximum(raised, 0.0))
 
-    accept = line_search(objective, False, config.backtrack_factor, config.backtrack_tries)
-    return Algorithm(Needs(cost=True, baseline=False), init, step, accept, control, absent, absent)
+    needs = Needs(cost=True, baseline=False)
+    return Algorithm(needs, step, init, accept=line_search(objective, False, options), control=control)
+
+
+ENTRY = AlgorithmEntry(
+    "trust-region step for reward minus multipliers times cost, which grow with the violation",
+    LagrangianOptions,
+    trpo_lagrangian,
+)

@@ -7,13 +7,26 @@ do; the first only imitates.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from typing import Annotated, Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from spacerl.algorithms.common import absent, take_full_step
+from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Needs
+from spacerl.algorithms.options import DivergenceOptions, ProjectionOptions
 from spacerl.algorithms.pcpo import pcpo_proposal
-from spacerl.types import Algorithm, Array, Needs, Proposal, StepInputs, Worth
+from spacerl.runs.fields import Count, Positive, Range
+from spacerl.types import Array, BaselineMeasurement, Measured, Proposal, StepInputs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainOptions(DivergenceOptions, ProjectionOptions):
+    pretrain_tolerance: Annotated[float, Range(lambda x: 0 <= x < 1, "a number from 0 to below 1")] = 0.05
+    """Imitation ends when J_R is within this fraction of the baseline's."""
+    pretrain_updates: Count = 100_000
+    """Imitation ends after this many updates at the latest."""
+    pretrain_delta: Positive | Literal["delta"] = "delta"
+    """Trust-region radius of the imitation; its gradient is exact, so it may be far wider than that of the reward."""
 
 
 class PretrainState(NamedTuple):
@@ -22,23 +35,33 @@ class PretrainState(NamedTuple):
     updates_left: Array  # () int32, imitation ends at zero whatever the reward
 
 
-def pretrain(config) -> Algorithm:
-    def init(costs: int, worth: Worth) -> PretrainState:
+def pretrain(options: PretrainOptions) -> Algorithm:
+    def init(costs: int, baseline: BaselineMeasurement) -> PretrainState:
         # "About": within a fraction of its size, so that the sign of the reward does not matter.
-        target = worth.J_R - config.pretrain_tolerance * abs(worth.J_R)
-        return PretrainState(jnp.array(True), jnp.array(target, jnp.float32), jnp.array(config.pretrain_updates))
+        target = baseline.J_R - options.pretrain_tolerance * abs(baseline.J_R)
+        return PretrainState(jnp.array(True), jnp.array(target, jnp.float32), jnp.array(options.pretrain_updates))
 
     def step(inputs: StepInputs, state: PretrainState) -> Proposal:
         objective = jnp.where(state.imitating, -inputs.a, inputs.g)
-        if config.pretrain_delta is not None:
-            inputs = inputs._replace(delta=jnp.where(state.imitating, config.pretrain_delta, inputs.delta))
-        return pcpo_proposal(inputs, objective, config, constrained=~state.imitating)
+        if options.pretrain_delta != "delta":
+            inputs = inputs._replace(delta=jnp.where(state.imitating, options.pretrain_delta, inputs.delta))
+        return pcpo_proposal(inputs, objective, options, constrained=~state.imitating)
 
-    def control(state: PretrainState, J_R: Array, J_C: Array, h_C: Array, J_D: Array) -> PretrainState:
+    def control(state: PretrainState, measured: Measured) -> PretrainState:
         left = jnp.maximum(state.updates_left - 1, 0)
-        return PretrainState(state.imitating & (J_R < state.target) & (left > 0), state.target, left)
+        return PretrainState(state.imitating & (measured.J_R < state.target) & (left > 0), state.target, left)
 
     def weight(state: PretrainState) -> Array:
         return state.imitating.astype(jnp.float32)
 
-    return Algorithm(Needs(cost=True, baseline=True), init, step, take_full_step, control, absent, weight)
+    return Algorithm(
+        Needs(cost=True, baseline=True, many_baselines=False),
+        step,
+        init,
+        control=control,
+        weight=weight,
+        divergence_gradient=options.divergence_gradient,
+    )
+
+
+ENTRY = AlgorithmEntry("imitate the baseline until its reward is reached, then PCPO", PretrainOptions, pretrain)

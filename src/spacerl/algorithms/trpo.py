@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-
-from spacerl.algorithms.common import absent, line_search, reward_objective, stateless, unchanged
+from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Needs
+from spacerl.algorithms.line_search import line_search, reward_objective
+from spacerl.algorithms.options import LineSearchOptions
 from spacerl.core.steps import natural_step
-from spacerl.types import Algorithm, Needs, Proposal, StepInputs
+from spacerl.types import Proposal, StepInputs
 
 
-def trpo(config) -> Algorithm:
+def trpo(options: LineSearchOptions) -> Algorithm:
     def step(inputs: StepInputs, state) -> Proposal:
         x_g = inputs.solve(inputs.g[None])[0]
-        return Proposal(natural_step(inputs.g, x_g, inputs.delta), jnp.array(False), {})
+        return Proposal(natural_step(inputs.g, x_g, inputs.delta))
 
-    accept = line_search(reward_objective, False, config.backtrack_factor, config.backtrack_tries)
-    return Algorithm(Needs(cost=False, baseline=False), stateless, step, accept, unchanged, absent, absent)
+    needs = Needs(cost=False, baseline=False)
+    return Algorithm(needs, step, accept=line_search(reward_objective, False, options))
+
+
+ENTRY = AlgorithmEntry("trust-region step for reward; ignores costs and the baseline", LineSearchOptions, trpo)

@@ -1,6 +1,6 @@
 """The action distributions, with the one thing trust regions need of them: the Fisher matrix of their parameters.
 
-Leaves have shape (..., A): A action dimensions for `Gaussian`, A choices for `Categorical`, the choices of all lists
+Leaves have shape (..., A): A action dimensions for `Gaussian`, A actions for `Categorical`, the actions of all lists
 one after the other for `MultiCategorical`.
 """
 
@@ -55,7 +55,7 @@ class Gaussian(NamedTuple):
 
 
 class Categorical(NamedTuple):
-    """One of A choices, with unnormalised log-probabilities."""
+    """One of A actions, with unnormalised log-probabilities."""
 
     logits: Array
 
@@ -89,13 +89,13 @@ class Categorical(NamedTuple):
         return Categorical(p * (tangent.logits - jnp.sum(p * tangent.logits, axis=-1, keepdims=True)))
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("logits",), meta_fields=("choices",))
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("logits",), meta_fields=("nvec",))
 @dataclasses.dataclass(frozen=True)
 class MultiCategorical:
-    """One choice out of each of D lists, independent of one another; an action is (..., D) integers."""
+    """One action out of each of D lists, independent of one another; an action is (..., D) integers."""
 
     logits: Array
-    choices: tuple[int, ...]  # lengths of the lists; they sum to A
+    nvec: tuple[int, ...]  # lengths of the lists; they sum to A
 
     @staticmethod
     def noise(key: Array, shape: tuple[int, ...]) -> Array:
@@ -111,7 +111,7 @@ class MultiCategorical:
         return sum((p.log_prob(action[..., i]) for i, p in enumerate(self.lists())), start=jnp.zeros(()))
 
     def kl(self, other: MultiCategorical) -> Array:
-        """KL(self || other): independent choices add up."""
+        """KL(self || other): independent actions add up."""
         return sum((p.kl(q) for p, q in zip(self.lists(), other.lists(), strict=True)), start=jnp.zeros(()))
 
     def entropy(self) -> Array:
@@ -120,14 +120,19 @@ class MultiCategorical:
     def fisher(self, tangent: MultiCategorical) -> MultiCategorical:
         """Fisher matrix of the logits, one block per list, applied to a tangent."""
         blocks = [p.fisher(t).logits for p, t in zip(self.lists(), tangent.lists(), strict=True)]
-        return MultiCategorical(jnp.concatenate(blocks, axis=-1), self.choices)
+        return MultiCategorical(jnp.concatenate(blocks, axis=-1), self.nvec)
 
     def lists(self) -> list[Categorical]:
         return [Categorical(part) for part in self._cut(self.logits)]
 
     def _cut(self, row: Array) -> list[Array]:
-        ends = tuple(itertools.accumulate(self.choices))
-        return [row[..., end - count : end] for end, count in zip(ends, self.choices, strict=True)]
+        ends = tuple(itertools.accumulate(self.nvec))
+        return [row[..., end - count : end] for end, count in zip(ends, self.nvec, strict=True)]
 
 
 Distribution = Gaussian | Categorical | MultiCategorical
+DISTRIBUTIONS: dict[str, type[Distribution]] = {
+    "box": Gaussian,
+    "discrete": Categorical,
+    "multidiscrete": MultiCategorical,
+}  # by the kind of action

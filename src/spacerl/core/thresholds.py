@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import jax.numpy as jnp
 
-from spacerl.types import Array
+from spacerl.types import Array, Measured
 
 
 def lemma_threshold(
@@ -19,11 +21,24 @@ def lemma_threshold(
     return jnp.where(worse, h_D + v * jnp.sum((J_C - h_C) ** 2), h_D)
 
 
+class ThresholdRule(Protocol):
+    """How h_D moves: options of every form of SPACE."""
+
+    @property
+    def threshold_rule(self) -> str: ...
+
+    @property
+    def threshold_constant(self) -> float: ...
+
+
 def next_threshold(
-    rule: str, h_D: Array, J_R: Array, J_C: Array, previous_J_R: Array, previous_J_C: Array, h_C: Array, v: float
+    options: ThresholdRule, h_D: Array, measured: Measured, previous_J_R: Array, previous_J_C: Array
 ) -> Array:
     """h_D of the next update: "fixed" keeps it, "lemma" follows the paper."""
-    return h_D if rule == "fixed" else lemma_threshold(h_D, J_R, J_C, previous_J_R, previous_J_C, h_C, v)
+    if options.threshold_rule == "fixed":
+        return h_D
+    J_R, J_C, h_C, _ = measured
+    return lemma_threshold(h_D, J_R, J_C, previous_J_R, previous_J_C, h_C, options.threshold_constant)
 
 
 def trust_radius(radius: Array, kept: Array, overshot: Array, largest: float) -> Array:

@@ -1,4 +1,4 @@
-"""Pictures of the point tasks, drawn with Pillow from plain arrays; imports neither jax nor a task.
+"""Images of the point tasks, drawn with Pillow from plain arrays; imports neither jax nor a task.
 
 World coordinates are metres with y upwards. Everything is drawn `SUPERSAMPLING` times larger and reduced, which smooths
 the edges Pillow leaves jagged.
@@ -28,7 +28,7 @@ BLUE = (42, 111, 187)
 WHITE = (255, 255, 255)
 UNSAFE = (*RED, 38)
 SENSOR, SENSOR_EDGE = (*BLUE, 22), (*BLUE, 60)
-OBJECT_RADIUS = 0.42  # m, for the eye only
+OBJECT_RADIUS = 0.42  # m, as drawn; what counts is the catch range
 ROBOT_RADIUS = 0.5  # m, the sphere of the robot model
 ROBOT_NOSE = 1.1  # m, the tip of the box that points ahead
 
@@ -55,22 +55,24 @@ class Scene:
     n_apples: int = 0
     sensor: tuple[float, float] | None = None
     """Range in m and field of view in rad of the sector ahead in which the robot senses objects; None draws none."""
+    pose: np.ndarray | None = None
+    """Joints of a robot that has some, as its drawing wants them."""
 
 
 @dataclass(frozen=True)
-class _Canvas:
-    """A picture with a camera above the origin: shapes in metres in, pixels out."""
+class Canvas:
+    """An image with a camera above the origin: shapes in metres in, pixels out."""
 
     image: Image.Image
     pen: ImageDraw.ImageDraw
     pixels_per_metre: float
 
     @staticmethod
-    def seeing(half_height: float) -> _Canvas:
+    def seeing(half_height: float) -> Canvas:
         plot_height = (SIZE - HEADER) * SUPERSAMPLING
         image = Image.new("RGB", (SIZE * SUPERSAMPLING, SIZE * SUPERSAMPLING), PAPER)
-        # A pen in RGBA mode on an RGB picture mixes translucent colours with what is there.
-        return _Canvas(image, ImageDraw.Draw(image, "RGBA"), plot_height / (2 * half_height))
+        # A pen in RGBA mode on an RGB image mixes translucent colours with what is there.
+        return Canvas(image, ImageDraw.Draw(image, "RGBA"), plot_height / (2 * half_height))
 
     def pixel(self, point: Any) -> tuple[float, float]:
         middle_x, middle_y = SIZE * SUPERSAMPLING / 2, (SIZE + HEADER) * SUPERSAMPLING / 2
@@ -90,16 +92,16 @@ class _Canvas:
         self.pen.ellipse([x - r, y - r, x + r, y + r], **style)
 
 
-def draw(scene: Scene) -> np.ndarray:
+def point_frame(scene: Scene) -> np.ndarray:
     """The frame, (400, 400, 3) uint8."""
-    half_height, background = _ARENAS[scene.arena["kind"]]
-    canvas = _Canvas.seeing(half_height(scene))
-    for part in (_grid, background, _sensor, _objects, _trail, _robot, _header):
+    half_height, background = BACKGROUNDS[scene.arena["kind"]]
+    canvas = Canvas.seeing(half_height(scene))
+    for part in (draw_grid, background, draw_sensor, draw_objects, draw_trail, draw_robot, draw_header):
         part(canvas, scene)
     return np.array(canvas.image.resize((SIZE, SIZE), Image.Resampling.LANCZOS))
 
 
-def _grid(canvas: _Canvas, scene: Scene) -> None:
+def draw_grid(canvas: Canvas, scene: Scene) -> None:
     far = SIZE * SUPERSAMPLING / canvas.pixels_per_metre
     step = 2.0 if far < 40 else 10.0
     for at in step * np.arange(-(far // step), far // step + 1):
@@ -108,11 +110,11 @@ def _grid(canvas: _Canvas, scene: Scene) -> None:
 
 
 def _circle_half_height(scene: Scene) -> float:
-    # The robot may run away; the camera then steps back to keep it in the picture.
+    # The robot may run away; the camera then steps back to keep it in the image.
     return max(1.4 * scene.arena["radius"], 1.1 * float(np.abs(scene.trail).max()) + 1.0)
 
 
-def _circle_background(canvas: _Canvas, scene: Scene) -> None:
+def _circle_background(canvas: Canvas, scene: Scene) -> None:
     wall, far = scene.arena["x_limit"], SIZE * SUPERSAMPLING / canvas.pixels_per_metre
     for side in (-1, 1):
         edges = sorted((side * wall, side * far))
@@ -125,19 +127,19 @@ def _gather_half_height(scene: Scene) -> float:
     return scene.arena["half_width"] + 1.3
 
 
-def _gather_background(canvas: _Canvas, scene: Scene) -> None:
+def _gather_background(canvas: Canvas, scene: Scene) -> None:
     corner = np.full(2, scene.arena["half_width"])
     canvas.pen.rectangle(canvas.box(-corner, corner), outline=OUTLINE, width=2 * SUPERSAMPLING)
 
 
 # kind of arena -> half the height the camera sees in m, and what lies below the robot
-_ARENAS = {
+BACKGROUNDS = {
     "circle": (_circle_half_height, _circle_background),
     "gather": (_gather_half_height, _gather_background),
 }
 
 
-def _sensor(canvas: _Canvas, scene: Scene) -> None:
+def draw_sensor(canvas: Canvas, scene: Scene) -> None:
     if scene.sensor is None:
         return
     reach, half_span = scene.sensor[0], np.degrees(scene.sensor[1]) / 2
@@ -147,7 +149,7 @@ def _sensor(canvas: _Canvas, scene: Scene) -> None:
     canvas.pen.pieslice(box, start, end, fill=SENSOR, outline=SENSOR_EDGE, width=SUPERSAMPLING)
 
 
-def _objects(canvas: _Canvas, scene: Scene) -> None:
+def draw_objects(canvas: Canvas, scene: Scene) -> None:
     for index, (place, there) in enumerate(zip(scene.objects, scene.alive, strict=True)):
         is_apple = index < scene.n_apples
         colour = GREEN if is_apple else RED
@@ -162,7 +164,7 @@ def _objects(canvas: _Canvas, scene: Scene) -> None:
             canvas.line(place + [-0.16, 0.16], place + [0.16, -0.16], colour=WHITE, width=2)
 
 
-def _trail(canvas: _Canvas, scene: Scene) -> None:
+def draw_trail(canvas: Canvas, scene: Scene) -> None:
     colours = [RED if cost > 0 else BLUE for cost in scene.costs]
     for start, end, colour in zip(scene.trail[:-1], scene.trail[1:], colours, strict=True):
         canvas.line(start, end, colour=(*colour, 200), width=3)
@@ -170,7 +172,7 @@ def _trail(canvas: _Canvas, scene: Scene) -> None:
         canvas.disc(point, 3.2 * SUPERSAMPLING / canvas.pixels_per_metre, fill=colour)
 
 
-def _robot(canvas: _Canvas, scene: Scene) -> None:
+def draw_robot(canvas: Canvas, scene: Scene) -> None:
     ahead = np.array([np.cos(scene.heading), np.sin(scene.heading)])
     left = np.array([-ahead[1], ahead[0]])
     centre = scene.trail[-1]
@@ -181,7 +183,7 @@ def _robot(canvas: _Canvas, scene: Scene) -> None:
     canvas.disc(centre, scale * ROBOT_RADIUS, fill=BLUE, outline=WHITE, width=2 * SUPERSAMPLING)
 
 
-def _header(canvas: _Canvas, scene: Scene) -> None:
+def draw_header(canvas: Canvas, scene: Scene) -> None:
     pen, width, height = canvas.pen, SIZE * SUPERSAMPLING, HEADER * SUPERSAMPLING
     pen.rectangle([0, 0, width, height], fill=WHITE)
     pen.line([(0, height), (width, height)], fill=GRID, width=SUPERSAMPLING)

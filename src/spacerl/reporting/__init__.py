@@ -1,7 +1,8 @@
-"""The report room: reads run folders, judges and draws them, writes one page. Imports no other room, and no jax."""
+"""Runs judged and drawn: statistics, figures, and one self-contained page. Reads run folders only, without jax."""
 
-from spacerl.reporting.page import headline, write_report, write_table_markdown
-from spacerl.reporting.reading import Group, Reading, Run, group_runs, read_run, read_runs
+from spacerl.reporting.groups import Group, group_runs
+from spacerl.reporting.headline import headline
+from spacerl.reporting.page import write_report
 from spacerl.reporting.statistics import (
     Interval,
     SummaryRow,
@@ -10,6 +11,8 @@ from spacerl.reporting.statistics import (
     mean_interval,
     summary_table,
 )
+from spacerl.reporting.tables import write_table_markdown
+from spacerl.runs.records import Reading, Run, read_run, read_runs
 
 __all__ = [
     "Group",

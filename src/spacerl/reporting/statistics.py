@@ -1,4 +1,4 @@
-"""Scores in, intervals out; nothing here draws.
+"""Scores in, intervals out; nothing here draws. SciPy is imported where a number is asked for, for it is slow to load.
 
 A *score* is one number per seed, (S,). Values that are not finite mean "not measured": they are left out, and the
 number of seeds that remain is part of every answer.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spacerl.reporting.reading import Group
+from spacerl.reporting.groups import Group
 
 END_WINDOW = 10
 MILESTONES = (10, 25, 50, 100)
@@ -99,9 +99,10 @@ def standard_deviation(scores: Sequence[float] | np.ndarray) -> float:
 
 def interquartile_mean(scores: Sequence[float] | np.ndarray) -> float:
     """Mean of the finite scores after dropping floor(n / 4) of the lowest and as many of the highest."""
-    values = np.sort(finite(scores))
-    cut = len(values) // 4
-    return mean(values[cut : len(values) - cut])
+    from scipy.stats import trim_mean
+
+    values = finite(scores)
+    return float(trim_mean(values, 0.25)) if len(values) else math.nan
 
 
 def mean_interval(scores: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE, method: str = "t") -> Interval:
@@ -118,11 +119,23 @@ def mean_interval(scores: Sequence[float] | np.ndarray, confidence: float = CONF
     if method == "t":
         reach = t_quantile(0.5 + confidence / 2, len(values) - 1) * spread / math.sqrt(len(values))
         return Interval(centre, spread, centre - reach, centre + reach, len(values))
-    picks = np.random.default_rng(0).integers(len(values), size=(BOOTSTRAP_RESAMPLES, len(values)))
-    tails = [0.5 - confidence / 2, 0.5 + confidence / 2]
-    low, high = np.quantile(values[picks].mean(axis=1), tails)
+    low, high = _bootstrap_ends(values, confidence)
     # rounding must not push the mean of equal scores outside its own interval
-    return Interval(centre, spread, min(float(low), centre), max(float(high), centre), len(values))
+    return Interval(centre, spread, min(low, centre), max(high, centre), len(values))
+
+
+def _bootstrap_ends(values: np.ndarray, confidence: float) -> tuple[float, float]:
+    from scipy.stats import bootstrap
+
+    resampled = bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=BOOTSTRAP_RESAMPLES,
+        confidence_level=confidence,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    return float(resampled.confidence_interval.low), float(resampled.confidence_interval.high)
 
 
 def difference_interval(
@@ -130,7 +143,8 @@ def difference_interval(
 ) -> Interval:
     """mean(ours) - mean(theirs) with Welch's interval, its degrees of freedom rounded down.
 
-    ``std`` is then the standard error of the difference and ``n`` the smaller number of seeds.
+    ``std`` is then the standard error of the difference and ``n`` the smaller number of seeds. Written out because
+    SciPy's `ttest_ind` does not round them, which makes intervals of few seeds narrower.
     """
     a, b = mean_interval(ours, confidence), mean_interval(theirs, confidence)
     n, gap = min(a.n, b.n), a.mean - b.mean
@@ -145,32 +159,13 @@ def difference_interval(
     return Interval(gap, error, gap - reach, gap + reach, n)
 
 
-def t_quantile(probability: float, freedom: int) -> float:
-    """Quantile of Student's t for a whole number of degrees of freedom, by bisection of the exact distribution."""
+def t_quantile(probability: float, freedom: float) -> float:
+    """Quantile of Student's t with this many degrees of freedom."""
+    from scipy.special import stdtrit
+
     if not 0.0 < probability < 1.0 or freedom < 1:
         raise ValueError(f"expected 0 < probability < 1 and freedom >= 1, got {probability} and {freedom}")
-    if probability < 0.5:
-        return -t_quantile(1.0 - probability, freedom)
-    low, high = 0.0, math.pi / 2  # bisect the angle atan(t / sqrt(freedom)), which is bounded
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if 0.5 + _t_centre(middle, freedom) / 2 < probability else (low, middle)
-    return math.sqrt(freedom) * math.tan((low + high) / 2)
-
-
-def _t_centre(angle: float, freedom: int) -> float:
-    """P(|t| <= sqrt(freedom) tan(angle)) by the finite series for whole freedom (Abramowitz and Stegun 26.7.3 and 4).
-
-    odd:  2/pi (angle + sin (cos + 2/3 cos^3 + 2*4/(3*5) cos^5 + ...)), last power freedom - 2
-    even: sin (1 + 1/2 cos^2 + 1*3/(2*4) cos^4 + ...), last power freedom - 2
-    """
-    odd = freedom % 2
-    term, total = (math.cos(angle) if odd else 1.0), 0.0
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
-    series = math.sin(angle) * total
-    return 2.0 / math.pi * (angle + series) if odd else series
+    return float(stdtrit(freedom, probability))
 
 
 def end_values(curves: np.ndarray, window: int = END_WINDOW) -> np.ndarray:
@@ -205,13 +200,19 @@ def value_at(updates: np.ndarray, curves: np.ndarray, update: float) -> np.ndarr
     return curves[:, position[0]] if len(position) else np.full(len(curves), np.nan)
 
 
+def seconds_per_update(group: Group, last_update: float = math.inf) -> float:
+    """Median over seeds and updates of collecting and updating together; NaN where not measured."""
+    # Tasks in JAX collect inside the compiled update and cannot time it apart: their seconds_collect is NaN.
+    collecting = np.nan_to_num(group.curve("seconds_collect", last_update))
+    seconds = finite(collecting + group.curve("seconds_update", last_update))
+    return float(np.median(seconds)) if len(seconds) else math.nan
+
+
 def summary_row(group: Group, last_update: float = math.inf) -> SummaryRow:
     """Every number of one group, looking no further than ``last_update``."""
     updates = group.updates[group.updates <= last_update]
     reward, cost, limit = (group.curve(name, last_update) for name in ("J_R", "J_C", "h_C"))
     violation = group.curve("cumulative_violation", last_update)
-    # Native tasks collect inside the compiled update and cannot time it apart: their seconds_collect is NaN.
-    seconds = np.nan_to_num(group.curve("seconds_collect", last_update)) + group.curve("seconds_update", last_update)
     cost_ends, limit_ends = end_values(cost), end_values(limit)
     satisfied = [satisfied_from(updates, c, h) for c, h in zip(cost, limit, strict=True)]
     shares = [share_over(c, h) for c, h in zip(cost, limit, strict=True)]
@@ -233,7 +234,7 @@ def summary_row(group: Group, last_update: float = math.inf) -> SummaryRow:
         satisfied_from=mean_interval(satisfied),
         satisfied_seeds=len(finite(satisfied)),
         reward_area=mean_interval([mean_over_updates(updates, curve) for curve in reward]),
-        seconds_per_update=float(np.median(finite(seconds))) if len(finite(seconds)) else math.nan,
+        seconds_per_update=seconds_per_update(group, last_update),
         reward_at={m: mean_interval(value_at(updates, reward, m)) for m in MILESTONES if m in updates},
     )
 

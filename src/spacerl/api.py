@@ -1,0 +1,256 @@
+"""The library in Python: train, resume, sweep, iterate, evaluate, export, film, load_policy, make_env, report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spacerl.algorithms.contract import Algorithm
+from spacerl.envs import make
+from spacerl.envs.tasks import task_named
+from spacerl.policies.files import read_policy
+from spacerl.policies.loading import load_policy as load_checked
+from spacerl.policies.loading import locate
+from spacerl.policies.policy import NetworkPolicy
+from spacerl.runs.config import OWN_PREFIX, RunConfig, require_seed
+from spacerl.runs.folder import RunFolder
+from spacerl.training.assemble import Given, baseline_names
+from spacerl.training.iterate import iterate_runs
+from spacerl.training.settings import read_config, resolve
+from spacerl.training.sinks import USUAL_LOGS, as_sinks
+from spacerl.training.sweep import sweep_runs
+from spacerl.training.train import Result, Watching, resume_run, train_run
+from spacerl.types import BatchEnv, Env, EnvSpec, InputError, JaxEnv
+
+# Training -------------------------------------------------------------------------------------------------------------
+
+
+def train(
+    task: str | None = None,
+    *,
+    env: Any = None,
+    cost: Any = None,
+    baseline: Any = None,
+    algorithm: str | Algorithm = "space",
+    trust: bool = False,
+    out: str | Path | None = None,
+    progress: bool = True,
+    log: Sequence[str] = USUAL_LOGS,
+    on_update: Any = None,
+    **settings: Any,
+) -> Result:
+    """Train one policy. `settings` are the fields of `RunConfig` and the algorithm's options: updates, seed, delta, ...
+
+    Give a `task` by name, or your own environment as `env`: a Gymnasium id, `module:factory`, a function that makes
+    one, a Gymnasium environment, or one in JAX (`spacerl.JaxEnv`). `cost` says where its cost comes from: a function of
+    (obs, action, next_obs, info), a text such as "info:KEY", or a dictionary of several by name.
+
+    `baseline` is a shipped kind (cost, reward, near), a policy file, a run folder, a Stable-Baselines3, ONNX or
+    TorchScript file, a function of a batch of observations, or a list of these. `trust` allows files that can run code
+    when they are loaded.
+
+    `algorithm` is a name, or a `spacerl.Algorithm` of yours. `on_update` is called with the metrics of every update: a
+    function of a dictionary, a `spacerl.Sink`, or several; one that returns True stops the run, which can be resumed.
+    `log` names what else is kept: tensorboard, wandb, mlflow.
+    """
+    given = _given(env, baseline, cost, algorithm, trust)
+    draft = resolve(_all_settings(task, given, algorithm, settings), given.algorithm)
+    watching = Watching(progress, log, as_sinks(on_update))
+    return train_run(draft, given, None if out is None else Path(out), watching)
+
+
+def resume(
+    path: str | Path,
+    *,
+    updates: int | None = None,
+    env: Any = None,
+    cost: Any = None,
+    baseline: Any = None,
+    algorithm: Algorithm | None = None,
+    trust: bool = False,
+    progress: bool = True,
+    log: Sequence[str] = USUAL_LOGS,
+    on_update: Any = None,
+) -> Result:
+    """Continue a run from its newest checkpoint, exactly as if it had never stopped. `updates` extends it.
+
+    What was passed to `train` as an object is passed here again.
+    """
+    given = Given(env, baseline, cost, algorithm, trust)
+    return resume_run(path, given, Watching(progress, log, as_sinks(on_update)), updates)
+
+
+def sweep(
+    task: str | None = None,
+    *,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    baselines: Sequence[str] = (),
+    out: str | Path = "runs/sweep",
+    env: Any = None,
+    cost: Any = None,
+    algorithm: str | Algorithm = "space",
+    trust: bool = False,
+    progress: bool = True,
+    log: Sequence[str] = USUAL_LOGS,
+    on_update: Any = None,
+    **settings: Any,
+) -> list[Path]:
+    """Train every seed with every baseline, a run folder each below `out`: one compiled program where there can be one.
+
+    The same call again continues a sweep that was stopped. `on_update` is called for every run.
+    """
+    given = _given(env, None, cost, algorithm, trust)
+    wanted = _all_settings(task, given, algorithm, settings)
+    watching = Watching(progress, log, as_sinks(on_update))
+    return sweep_runs(wanted, seeds, baselines or (None,), Path(out), given, watching)
+
+
+def iterate(
+    rounds: int,
+    task: str | None = None,
+    *,
+    env: Any = None,
+    cost: Any = None,
+    baseline: Any = None,
+    algorithm: str | Algorithm = "space",
+    trust: bool = False,
+    out: str | Path | None = None,
+    progress: bool = True,
+    log: Sequence[str] = USUAL_LOGS,
+    on_update: Any = None,
+    **settings: Any,
+) -> list[Path]:
+    """`rounds` runs, each with the policy of the one before as its baseline; returns their folders."""
+    given = _given(env, baseline, cost, algorithm, trust)
+    wanted = _all_settings(task, given, algorithm, settings)
+    watching = Watching(progress, log, as_sinks(on_update))
+    return iterate_runs(wanted, rounds, None if out is None else Path(out), given, watching)
+
+
+def _given(env: Any, baseline: Any, cost: Any, algorithm: Any, trust: bool) -> Given:
+    if not isinstance(algorithm, str | Algorithm):
+        raise InputError(f"algorithm is {type(algorithm).__name__}: allowed is a name or a spacerl.Algorithm")
+    return Given(env, baseline, cost, None if isinstance(algorithm, str) else algorithm, trust)
+
+
+def _all_settings(
+    task: str | None, given: Given, algorithm: str | Algorithm, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Settings by name, with what their objects are called in a config."""
+    if task is not None and given.env is not None:
+        raise InputError(f"both a task ('{task}') and an env were given: give one of them")
+    if given.env is not None:
+        task = make.task_name(given.env)
+    if task is None:
+        raise InputError("neither a task nor an env was given: pass a task's name (`spacerl tasks` lists them) or env=")
+    name = algorithm if isinstance(algorithm, str) else OWN_PREFIX + algorithm.name
+    named = {"task": task, "algorithm": name, "baseline": baseline_names(given.baseline)}
+    return {**named, "cost": make.cost_texts(given.cost), **settings}
+
+
+# Policies of runs -----------------------------------------------------------------------------------------------------
+
+
+def load_policy(path: str | Path, task: str | None = None) -> NetworkPolicy:
+    """The policy of a run folder or policy file, or a shipped one such as ("reward", task="point-circle")."""
+    return read_policy(locate(str(path), task or ""), str(path))
+
+
+def make_env(task: str) -> JaxEnv:
+    """The environment of a task, in JAX."""
+    return task_named(task).make_jax_env()
+
+
+def evaluate(
+    run: str | Path, *, episodes: int = 1000, seed: int = 1, env: Any = None, cost: Any = None
+) -> dict[str, Any]:
+    """Play the newest policy of a run: mean, standard deviation and 95 % interval of J_R and J_C, stochastic and not.
+
+    The environment is built as in training; one that was passed to `train` as an object is passed here again.
+    """
+    from spacerl.rollout.evaluate import Play, evaluate_policy
+
+    _require_episodes(episodes, seed)
+    config, made = _env_of_run(run, env, cost)
+    try:
+        policy = _policy_of_run(run, config, made.spec)
+        play = Play(episodes, config.rollout_length, seed)
+        return evaluate_policy(made, policy, config.cost_limit, config.discount, play)
+    finally:
+        _close(made)
+
+
+def export(run: str | Path, out: str | Path, *, env: Any = None, cost: Any = None) -> float:
+    """Write the newest policy of a run for use elsewhere: .onnx, .py (NumPy only) or .npz, by the name of `out`.
+
+    The file takes the environment's observations and gives actions in its units. Returns by how much it differs from
+    the policy at most, on random observations. `env` and `cost` are as for `evaluate`.
+    """
+    from spacerl.policies.export.exporting import export_policy
+
+    config, made = _env_of_run(run, env, cost, lanes=1)
+    try:
+        policy = _policy_of_run(run, config, made.spec)
+        note = "as the environment gives them"
+        if isinstance(made, BatchEnv):
+            note += "; parts of a Dict or Tuple laid one after the other, discrete ones as one-hot vectors"
+        return export_policy(policy.family, policy.theta, out, policy.info, made.spec.action, note)
+    finally:
+        _close(made)
+
+
+def film(
+    run: str | Path,
+    out: str | Path,
+    *,
+    episodes: int = 1,
+    seed: int = 1,
+    beside_baseline: bool = False,
+    env: Any = None,
+    cost: Any = None,
+) -> Path:
+    """Film the newest policy of a run, stochastic as in training: an .mp4 (extra `video`) or a .gif.
+
+    No screen is needed. Reward and costs so far are written below the image, a cost above its limit in red.
+    `beside_baseline` shows pi_B in the same episodes to the left of it. `env` and `cost` are as for `evaluate`.
+    """
+    from spacerl.rollout.film import Film, film_run
+
+    _require_episodes(episodes, seed)
+    config = RunFolder.open(run).config()
+    return film_run(Film(Path(run), config, episodes, seed, beside_baseline, env, cost), Path(out))
+
+
+def report(runs: Sequence[str | Path], out: str | Path | None = None, title: str | None = None) -> Path:
+    """One self-contained HTML page about one or several runs."""
+    from spacerl.reporting import write_report
+
+    target = Path(out) if out is not None else Path(runs[0]) / "report.html"
+    return Path(write_report([Path(run) for run in runs], target, title))
+
+
+def _require_episodes(episodes: int, seed: int) -> None:
+    if episodes < 1:
+        raise InputError(f"episodes is {episodes}: allowed is a whole number of at least 1")
+    require_seed(seed)
+
+
+def _env_of_run(run: str | Path, env: Any, cost: Any, lanes: int | None = None) -> tuple[RunConfig, Env]:
+    folder = RunFolder.open(run)
+    config = folder.config()
+    if not config.algorithm.startswith(OWN_PREFIX):
+        config, _ = read_config(folder)
+    return config, make.make_env(config.task, config, env, cost, lanes)
+
+
+def _policy_of_run(run: str | Path, config: RunConfig, spec: EnvSpec) -> NetworkPolicy:
+    """The newest policy of a run, checked against its environment."""
+    policy = load_checked(str(run), config.task, spec)
+    assert isinstance(policy, NetworkPolicy)
+    return policy
+
+
+def _close(env: Env) -> None:
+    if isinstance(env, BatchEnv):
+        env.close()

@@ -1,0 +1,139 @@
+"""Which command is asked for, and how it ends: exit code 0 done, 2 bad input, 3 stopped, 130 interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tyro
+
+from spacerl.cli import looking, training
+from spacerl.cli.options import HELP_ALL, documented, likely_words, owners_of, words_of
+from spacerl.types import InputError, RunInterrupted, RunStopped, unknown_name
+
+BAD_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
+
+COMMANDS: dict[str, Any] = {
+    "train": training.Train,
+    "sweep": training.Sweep,
+    "iterate": training.Iterate,
+    "resume": training.Resume,
+    "evaluate": looking.Evaluate,
+    "export": looking.Export,
+    "report": looking.Report,
+    "check-env": looking.CheckEnv,
+    "reproduce": training.Reproduce,
+    "tasks": looking.Tasks,
+    "algorithms": looking.Algorithms,
+    "baseline make": training.BaselineMake,
+    "baseline show": looking.BaselineShow,
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        command = parse(arguments)
+        _compile_once()
+        command()
+    except InputError as error:
+        fail(str(error), BAD_INPUT)
+    except RunInterrupted as interrupt:
+        fail(str(interrupt), INTERRUPTED)
+    except KeyboardInterrupt:
+        fail("interrupted", INTERRUPTED)
+    except RunStopped as stopped:
+        fail(str(stopped), STOPPED)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def parse(arguments: list[str]) -> Any:
+    """The command asked for. What cannot be parsed is said in one sentence, like any other bad input."""
+    name, rest = named(arguments)
+    kind = COMMANDS[name]
+    if not issubclass(kind, training.Train | training.BaselineMake):
+        return parse_as(documented(kind, {}), name, kind, rest)
+    # The options and their defaults depend on the task and the algorithm, which are among the words to be parsed.
+    usual = kind.usual_algorithm(rest)
+    likely = likely_words(rest, usual)
+    command = parse_as(kind.options_for(likely, rest), name, kind, rest)
+    words = words_of(command, usual)
+    return command if words == likely else parse_as(kind.options_for(words, rest), name, kind, rest)
+
+
+def parse_as(target: Any, name: str, kind: Any, arguments: list[str]) -> Any:
+    arguments = ["--help" if word == HELP_ALL else word for word in arguments]
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.PositionalMetavarFromFieldName)
+    message = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(message):
+            return tyro.cli(target, prog=f"spacerl {name}", description=kind.__doc__, args=arguments, config=markers)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise InputError(explained(message.getvalue())) from None
+
+
+def named(arguments: list[str]) -> tuple[str, list[str]]:
+    """The command's name, which may have two words, and what follows it."""
+    if not arguments:
+        raise InputError(f"no command was given: allowed are {', '.join(COMMANDS)}")
+    if arguments[0] in ("-h", "--help", HELP_ALL):
+        show_commands()
+    for words in (2, 1):
+        name = " ".join(arguments[:words])
+        if name in COMMANDS:
+            return name, arguments[words:]
+    if any(name.startswith(f"{arguments[0]} ") for name in COMMANDS):
+        if arguments[1:2] in (["-h"], ["--help"]):
+            show_commands(arguments[0])
+        raise unknown_name("command", " ".join(arguments[:2]), COMMANDS)
+    raise unknown_name("command", arguments[0], COMMANDS)
+
+
+def show_commands(prefix: str = "") -> NoReturn:
+    rows = [(name, summary(kind)) for name, kind in COMMANDS.items() if name.startswith(prefix)]
+    print("usage: spacerl COMMAND [OPTIONS], and spacerl COMMAND --help\n")
+    print("Reinforcement learning from a policy you already have, under constraints.\n")
+    looking.print_table("", ("command", "what it does"), rows)
+    raise SystemExit(0)
+
+
+def summary(kind: Any) -> str:
+    """The first sentence of a command's description."""
+    return " ".join(kind.__doc__.split("\n\n")[0].split())
+
+
+def explained(text: str) -> str:
+    """What the parser could not read; of another algorithm's option, whose it is."""
+    sentence = one_sentence(text)
+    unknown = re.match(r"Unrecognized options?: (--[\w-]+)", sentence)
+    owners = owners_of(unknown[1]) if unknown else []
+    if unknown and owners:
+        return f"{unknown[1]} is not an option of the algorithm: it belongs to {', '.join(owners)} (--algorithm)"
+    return sentence
+
+
+def one_sentence(text: str) -> str:
+    """The parser's boxed explanation as one line, without its frame, rulers and the help it repeats."""
+    explained = re.split(r"Argument helptext|For full helptext", text)[0]
+    words = " ".join(re.sub(r"[─│╭╮╰╯]+|-{5,}", " ", explained).split())
+    return re.sub(r"^(Value error|Invalid choice|Parsing error|Unrecognized options?|Required options?) ", "", words)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    print(f"spacerl: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _compile_once() -> None:
+    """Compiled programs are kept between commands; the variable is the user's to set differently."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "spacerl" / "jax"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1")

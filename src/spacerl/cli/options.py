@@ -1,0 +1,199 @@
+"""The settings of a run as options of a command: in groups, with the real defaults of the task and the algorithm.
+
+`--help` shows what everyone needs; `--help-all` every group. Which defaults are real depends on the task and the
+algorithm, so these are looked for among the words of the command before the options are declared.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+
+from spacerl.runs.config import GROUPS, MainSettings
+from spacerl.runs.fields import hints_of, names_of
+from spacerl.types import InputError
+
+HELP_ALL = "--help-all"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MainOptions(MainSettings):
+    """What everyone sets. --help-all shows the rest, with the defaults of the task and the algorithm."""
+
+    task: str = ""
+    env: str = ""
+    """Your own environment instead of a task: a Gymnasium id, module:factory or file.py:factory."""
+    baseline: tuple[str, ...] = ()
+    """Policy to learn from (pi_B): cost, reward or near (shipped), rule, a policy file, a run folder, a
+    Stable-Baselines3 .zip, .onnx, TorchScript .pt, module:function, file.py:function. Of several the nearest leads."""
+    cost_limit: tuple[str, ...] = ()  # type: ignore[assignment]
+    """Threshold h_C on the undiscounted episode cost: a number, one per cost, or NAME=NUMBER for each."""
+    rollout_length: int = 0  # type: ignore[assignment]
+    """Time limit of an episode, in steps; 0: the environment's own."""
+
+
+def likely_words(arguments: Sequence[str], usual: str) -> Words:
+    """Task and algorithm as they seem to be given. The parser has the last word: see `words_of`."""
+    from spacerl.algorithms import ALGORITHMS
+    from spacerl.envs.tasks import TASKS
+
+    task = next((word for word in arguments if word in TASKS), "")
+    algorithm = usual
+    for word, following in itertools.pairwise([*arguments, ""]):
+        if word == "--algorithm" or word.startswith("--algorithm="):
+            algorithm = word.partition("=")[2] or following
+    return Words(task, algorithm if algorithm in ALGORITHMS else usual)
+
+
+def words_of(command: Any, usual: str) -> Words:
+    """Task and algorithm of a command that was parsed."""
+    from spacerl.algorithms import ALGORITHMS
+    from spacerl.envs.tasks import TASKS
+
+    task, algorithm = command.task, command.main.algorithm
+    return Words(task if task in TASKS else "", algorithm if algorithm in ALGORITHMS else usual)
+
+
+def defaults_for(
+    task: str, algorithm: str, changed: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings and options that a run of the task by the algorithm has when nothing is given."""
+    from spacerl.algorithms import ALGORITHMS
+    from spacerl.envs.tasks import OWN_ENVIRONMENT, TASKS
+    from spacerl.runs.config import SETTINGS, RunConfig
+    from spacerl.runs.fields import defaults_of
+
+    preset = dict(TASKS[task].settings if task else OWN_ENVIRONMENT) | dict(changed or {})
+    options = ALGORITHMS[algorithm].options
+    settings = defaults_of(RunConfig) | {"rollout_length": 0} | {k: v for k, v in preset.items() if k in SETTINGS}
+    chosen = defaults_of(options) | {k: v for k, v in preset.items() if k in names_of(options)}
+    return settings, chosen
+
+
+class Words(NamedTuple):
+    """What the options of a command depend on."""
+
+    task: str  # "" without one
+    algorithm: str
+
+
+def with_settings(
+    command: type, words: Words, arguments: Sequence[str], changed: Mapping[str, Any] | None = None
+) -> Any:
+    """`command` with an option for every setting."""
+    from spacerl.algorithms import ALGORITHMS
+
+    task, algorithm = words
+    settings, options = defaults_for(task, algorithm, changed)
+    settings |= {"algorithm": algorithm, "cost_limit": _as_text(settings.get("cost_limit", ()))}
+    # A hidden option cannot be parsed either: options are hidden where help is all that is asked for.
+    hidden = not {"-h", "--help"}.isdisjoint(arguments)
+    groups: list[tuple[str, Any]] = [("main", documented(MainOptions, settings, leave_out=("task",)))]
+    for group in GROUPS[1:]:
+        groups.append((group.__name__.removesuffix("Settings").lower(), _visible(documented(group, settings), hidden)))
+    kind = documented(ALGORITHMS[algorithm].options, options)
+    groups.append((algorithm.replace("-", "_"), _visible(kind, hidden)))
+    return dataclasses.make_dataclass(
+        command.__name__, groups, bases=(documented(command, {}),), frozen=True, kw_only=True
+    )
+
+
+def documented(settings: type, defaults: Mapping[str, Any], leave_out: Sequence[str] = ()) -> type:
+    """A dataclass with these defaults, whose help texts are the strings under its fields, and name real defaults."""
+    hints, texts, fields = hints_of(settings), docs_of(settings), []
+    for field in dataclasses.fields(settings):
+        if field.name in leave_out:
+            continue
+        default = defaults.get(field.name, field.default)
+        shown = default if isinstance(default, tuple) else (default,)
+        words = " ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in shown if each is not None)
+        hint = f"(default: {words})" if words and not isinstance(default, bool) else ""
+        metavar = None if default is not None else "PATH" if "Path" in str(hints[field.name]) else "N"
+        explained = tyro.conf.arg(help=texts.get(field.name, ""), help_behavior_hint=hint, metavar=metavar)
+        fields.append((field.name, Annotated[hints[field.name], explained], dataclasses.field(default=default)))
+    made = dataclasses.make_dataclass(settings.__name__, fields, frozen=True, kw_only=True, bases=_methods_of(settings))
+    made.__doc__ = settings.__doc__
+    return made
+
+
+def _methods_of(settings: type) -> tuple[type, ...]:
+    """A command keeps its methods; plain settings have none, and a field that is left out must not come back."""
+    return (settings,) if any("__call__" in vars(kind) for kind in settings.__mro__) else ()
+
+
+def docs_of(settings: type) -> dict[str, str]:
+    """The string under each field of a dataclass, as one line."""
+    texts: dict[str, str] = {}
+    for kind in reversed(settings.__mro__[:-1]):
+        (declared,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(declared, ast.ClassDef)
+        for field, text in itertools.pairwise(declared.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                texts[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return texts
+
+
+def _visible(group: type, hidden: bool) -> Any:
+    return Annotated[group, tyro.conf.Suppress] if hidden else group
+
+
+def _as_text(limit: Any) -> tuple[str, ...]:
+    return (f"{limit:g}",) if isinstance(limit, int | float) else ()
+
+
+def settings_of(command: Any) -> dict[str, Any]:
+    """The settings that a command made by `with_settings` was given, as `spacerl.train` takes them."""
+    settings: dict[str, Any] = {}
+    for field in dataclasses.fields(command):
+        group = getattr(command, field.name)
+        if dataclasses.is_dataclass(group):
+            settings |= {name: getattr(group, name) for name in names_of(type(group))}
+    settings["rollout_length"] = settings["rollout_length"] or None
+    settings["cost_limit"] = parse_limits(settings["cost_limit"])
+    task, env = command.task or None, settings.pop("env") or None
+    if task is not None and env is not None:
+        raise InputError(f"both a task ('{task}') and --env {env} were given: give one of them")
+    if task is None and env is None:
+        raise InputError("neither a task nor --env was given: `spacerl tasks` lists the tasks")
+    return {**settings, "task": task, "env": env}
+
+
+def parse_limits(texts: tuple[str, ...]) -> Any:
+    """Limits as numbers in the order of the costs, or by name."""
+    if not texts:
+        return None
+    named = [text.rpartition("=") for text in texts]
+    try:
+        values = [float(value) for _, _, value in named]
+    except ValueError:
+        wrong = next(text for text, (_, _, value) in zip(texts, named, strict=True) if not _is_float(value))
+        raise InputError(f"cost-limit is '{wrong}': allowed is a number, or NAME=NUMBER for every cost") from None
+    if any(name for name, _, _ in named):
+        nameless = next((text for text, (name, _, _) in zip(texts, named, strict=True) if not name), None)
+        if nameless is not None:
+            raise InputError(f"cost-limit is '{nameless}' beside limits with names: name all of them or none")
+        return {name: value for (name, _, _), value in zip(named, values, strict=True)}
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def owners_of(option: str) -> list[str]:
+    """Algorithms that have an option."""
+    from spacerl.algorithms import ALGORITHMS
+
+    name = option.lstrip("-").partition("=")[0].removeprefix("no-").replace("-", "_")
+    return [algorithm for algorithm, entry in ALGORITHMS.items() if name in names_of(entry.options)]

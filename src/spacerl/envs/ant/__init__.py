@@ -1,0 +1,1 @@
+"""The MuJoCo ant: Ant-Circle and Ant-Gather."""

@@ -1,0 +1,220 @@
+"""Worker processes as one BatchEnv. A worker that dies or hangs is reported, replaced, and its episodes are lost alone.
+
+Gymnasium's AsyncVectorEnv steps environments in processes too, but one that dies ends all of them, and it neither takes
+the seed of each episode nor leaves a lane idle; whole episodes and exact resume need both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.vector.utils import CloudpickleWrapper
+
+import spacerl
+from spacerl.envs.host.in_process import empty_tick
+from spacerl.envs.host.single import BadStep, Recipe
+from spacerl.envs.host.worker import BAD_STEP, INPUT, READY, TICK
+from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, InputError, Tick
+
+FAULTS_IN_A_ROW = 3  # of one worker, without an episode completed in between, that a run survives
+SECONDS_TO_START = 120.0
+
+
+class WorkersFailed(InputError):
+    """Workers die faster than they can be replaced; the run cannot go on."""
+
+
+class Fault(Exception):
+    """One worker's death: what it left behind says why."""
+
+
+class Worker:
+    """One process and the lanes it holds."""
+
+    def __init__(self, recipe: Recipe, lanes: range, timeout: float):
+        self.lanes, self.timeout = lanes, timeout
+        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        ours, theirs = socket.socketpair()
+        root = str(Path(spacerl.__file__).parent.parent)
+        paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        # One thread each: the workers are the parallelism, and libraries that take every core would fight over them.
+        quiet = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "spacerl.envs.host.worker", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stderr=self.log,
+            env={**os.environ, **quiet, "PYTHONPATH": paths},
+        )
+        theirs.close()
+        self.connection = Connection(ours.detach())
+        with contextlib.suppress(OSError):  # dead already: waiting for its answer says so
+            self.connection.send((os.getcwd(), sys.path))
+            self.connection.send((CloudpickleWrapper(recipe), len(lanes)))  # type: ignore[arg-type]
+
+    def send(self, message: Any) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.send(message)
+
+    def receive(self, expected: str, timeout: float) -> Any:
+        """The worker's answer; a Fault with everything known where there is none."""
+        try:
+            if not self.connection.poll(timeout):
+                raise Fault(f"it did not answer within {timeout:g} seconds\n{self._where_it_hangs()}")
+            kind, content = self.connection.recv()
+        except (EOFError, OSError):
+            raise Fault(f"{self._death()}\n{self._last_words()}") from None
+        if kind == expected:
+            return content
+        if kind == INPUT:
+            raise InputError(content)
+        if kind == BAD_STEP:
+            raise BadStep(content)
+        raise Fault(content)
+
+    def _death(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        code = self.process.returncode
+        if code is None:
+            return "it closed its connection"
+        return f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it exited with code {code}"
+
+    def _where_it_hangs(self) -> str:
+        with contextlib.suppress(OSError):
+            self.process.send_signal(signal.SIGUSR1)
+            time.sleep(0.3)
+        return self._last_words()
+
+    def _last_words(self, characters: int = 4000) -> str:
+        self.log.seek(0)
+        return self.log.read()[-characters:].strip()
+
+    def close(self, patience: float = 2.0) -> None:
+        self.send(None)
+        self.connection.close()
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+
+
+class WorkerPool(BatchEnv):
+    """`lanes` environments spread over worker processes."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        lanes: int,
+        workers: int,
+        timeout: float,
+        report: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    ):
+        self.recipe, self.lanes, self.timeout, self.report = recipe, lanes, timeout, report
+        share = math.ceil(lanes / workers)
+        ranges = [range(start, min(start + share, lanes)) for start in range(0, lanes, share)]
+        self._restarts = 0
+        _require_portable(recipe)
+        self.workers = [Worker(recipe, each, timeout) for each in ranges]
+        self._in_a_row = [0] * len(self.workers)
+        try:
+            for index in range(len(self.workers)):
+                self._spec, self.observations = self._started(index)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._spec
+
+    def _started(self, index: int) -> tuple[EnvSpec, Any]:
+        """What a worker's environments are, and how their observations are translated."""
+        while True:
+            try:
+                return self.workers[index].receive(READY, max(SECONDS_TO_START, self.timeout))
+            except Fault as fault:
+                self._replace(index, fault)
+
+    def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
+        out = empty_tick(self._spec, self.lanes)
+        asked = []
+        for index, worker in enumerate(self.workers):
+            own = slice(worker.lanes.start, worker.lanes.stop)
+            if np.any(command[own] != IDLE):
+                worker.send((command[own], action[own], last[own], seed[own]))
+                asked.append((index, own))
+        for index, own in asked:
+            try:
+                answer = self.workers[index].receive(TICK, self.timeout)
+            except Fault as fault:
+                self._replace(index, fault)
+                self._started(index)
+                out.lost[own] = (command[own] == STEP) | (command[own] == RESET)
+                continue
+            for mine, theirs in zip(out, answer, strict=True):
+                mine[own] = theirs
+            if np.any(answer.terminated | answer.truncated):
+                self._in_a_row[index] = 0
+        return out
+
+    def _replace(self, index: int, fault: Fault) -> None:
+        self._in_a_row[index] += 1
+        self._restarts += 1
+        old = self.workers[index]
+        old.process.kill()
+        old.close()
+        if self._in_a_row[index] > FAULTS_IN_A_ROW:
+            raise WorkersFailed(
+                f"worker {index} of environment '{self.recipe.name}' failed {self._in_a_row[index]} times without "
+                f"completing an episode; the last time: {_brief(str(fault))}"
+            )
+        self.report(f"worker {index} of environment '{self.recipe.name}' is replaced: {fault}")
+        self.workers[index] = Worker(self.recipe, old.lanes, self.timeout)
+
+    def as_given(self, obs: Any) -> Any:
+        return self.observations.decode(obs)
+
+    def report_faults_to(self, report: Callable[[str], None]) -> None:
+        self.report = report
+
+    def counts(self) -> dict[str, int]:
+        restarts, self._restarts = self._restarts, 0
+        return {"worker_restarts": restarts}
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.send(None)  # all are told before the first is waited for
+        for worker in self.workers:
+            worker.close()
+
+
+def _require_portable(recipe: Recipe) -> None:
+    try:
+        CloudpickleWrapper(recipe).__getstate__()  # type: ignore[arg-type]
+    except Exception as error:
+        raise InputError(
+            f"environment '{recipe.name}' cannot be sent to worker processes ({type(error).__name__}: {error}): give a "
+            "function that makes it, or take workers 0"
+        ) from error
+
+
+def _brief(text: str) -> str:
+    """The line of a traceback that says most: its last."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no reason was left"

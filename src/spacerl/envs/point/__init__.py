@@ -1,0 +1,1 @@
+"""The point robot: Point-Circle and Point-Gather."""

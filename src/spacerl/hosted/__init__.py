@@ -1,4 +1,0 @@
-"""Anyone's Gymnasium environment: built from a name, stepped in worker processes, translated to our arrays.
-
-Nothing in this room imports jax: a worker process starts quickly and holds nothing but the environment.
-"""

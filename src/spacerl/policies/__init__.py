@@ -1,0 +1,1 @@
+"""Policies: networks, files, other libraries' formats, functions, export."""

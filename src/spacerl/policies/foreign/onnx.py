@@ -1,0 +1,148 @@
+"""ONNX graphs. They hold numbers and a fixed set of operations, no Python, so they load without --trust.
+
+Weights in a file of their own must lie in the folder of the graph; onnxruntime (1.24 and later) and onnx refuse others.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spacerl.policies.foreign.common import (
+    CHUNK,
+    Foreign,
+    Output,
+    Raw,
+    existing,
+    flat_or_raw,
+    in_chunks,
+    need,
+    probe,
+    reading_of,
+)
+from spacerl.runs.names import in_words
+from spacerl.types import ActionSpace, InputError
+
+_DTYPES = {
+    "float": np.float32,
+    "double": np.float64,
+    "float16": np.float16,
+    "uint8": np.uint8,
+    "int32": np.int32,
+    "int64": np.int64,
+}
+
+
+class Graph(NamedTuple):
+    """A graph and who runs it: input names, shape of the first input (None: any size), and its dtype."""
+
+    inputs: list[str]
+    shape: list[int | None]
+    dtype: Any
+    run: Callable[[np.ndarray], dict[str, np.ndarray]]
+    runtime: str
+
+
+def load_onnx(given: str, action: ActionSpace, obs_shape: tuple[int, ...], trust: bool, raw: Raw | None) -> Foreign:
+    path = str(existing(given))
+    graph = _with_runtime(path, given) if _installed("onnxruntime") else _with_reference(path, given)
+    if len(graph.inputs) != 1:
+        raise InputError(
+            f"policy file '{given}' has {len(graph.inputs)} inputs ({', '.join(graph.inputs)}): "
+            "one input with a batch of observations is expected"
+        )
+
+    def fits(shape: tuple[int, ...]) -> bool:
+        wanted = graph.shape[1:]
+        return len(wanted) == len(shape) and all(w in (None, n) for w, n in zip(wanted, shape, strict=True))
+
+    feed = flat_or_raw(obs_shape, raw, fits)
+    if feed is None:
+        takes = "(" + ", ".join("any" if size is None else str(size) for size in graph.shape) + ")"
+        raise InputError(
+            f"policy file '{given}' takes an input of shape {takes}, and a batch of observations of this environment "
+            f"has shape (any, {', '.join(map(str, obs_shape))})"
+        )
+    batch = graph.shape[0]
+
+    def outputs(obs: np.ndarray) -> dict[str, np.ndarray]:
+        batch_of = np.asarray(feed(obs)).astype(graph.dtype)
+        try:
+            return graph.run(batch_of)
+        except Exception as error:
+            raise InputError(f"policy file '{given}' fails on observations: {in_words(error)}") from error
+
+    tried = probe(obs_shape, batch or 8)
+    reading = reading_of(outputs(tried), len(tried), action, given)
+
+    def evaluate(obs: np.ndarray) -> Output:
+        rows = len(obs)
+        if batch and rows < batch:  # a graph for batches of one size gets its last one filled up
+            obs = np.concatenate([obs, np.zeros((batch - rows, *obs.shape[1:]), obs.dtype)])
+        output = reading.read(outputs(obs), len(obs))
+        return (output[0][:rows], output[1][:rows]) if isinstance(output, tuple) else output[:rows]
+
+    info = {"runtime": graph.runtime, "input": graph.inputs[0], "output": reading.says}
+    return Foreign(given, "onnx", lambda obs: in_chunks(evaluate, obs, batch or CHUNK), reading.deterministic, info)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # sys.modules says None
+        return False
+
+
+def _with_runtime(path: str, given: str) -> Graph:
+    ort = need("onnxruntime", given, "an ONNX graph", "onnx")
+    options = ort.SessionOptions()
+    options.log_severity_level = 3  # errors only: they come back as exceptions
+    try:
+        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise _unreadable(given, error) from error
+    inputs, names = session.get_inputs(), [each.name for each in session.get_outputs()]
+    shape = [size if isinstance(size, int) and size > 0 else None for size in (inputs[0].shape if inputs else [])]
+
+    def run(obs: np.ndarray) -> dict[str, np.ndarray]:
+        return dict(zip(names, session.run(None, {inputs[0].name: obs}), strict=True))
+
+    kind = inputs[0].type.removeprefix("tensor(").removesuffix(")") if inputs else "float"
+    return Graph([each.name for each in inputs], shape, _dtype(kind, given), run, f"onnxruntime {ort.__version__}")
+
+
+def _with_reference(path: str, given: str) -> Graph:
+    """Slower, and enough for small networks."""
+    onnx = need("onnx", given, "an ONNX graph", "onnx")
+    reference = need("onnx.reference", given, "an ONNX graph", "onnx")
+    try:
+        model = onnx.load(path)
+        if not model.graph.node:  # an empty file is an empty graph
+            raise ValueError("there is nothing in it")
+        session = reference.ReferenceEvaluator(model)
+    except Exception as error:
+        raise _unreadable(given, error) from error
+    held = {each.name for each in model.graph.initializer}
+    inputs = [each for each in model.graph.input if each.name not in held]
+    tensor = inputs[0].type.tensor_type if inputs else None
+    shape = [size.dim_value or None for size in tensor.shape.dim] if tensor else []
+    kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower() if tensor else "float"
+    names = [each.name for each in model.graph.output]
+
+    def run(obs: np.ndarray) -> dict[str, np.ndarray]:
+        return dict(zip(names, map(np.asarray, session.run(None, {inputs[0].name: obs})), strict=True))
+
+    return Graph([each.name for each in inputs], shape, _dtype(kind, given), run, f"onnx {onnx.__version__}")
+
+
+def _dtype(kind: str, given: str) -> Any:
+    if kind not in _DTYPES:
+        raise InputError(f"policy file '{given}' takes an input of type {kind}: allowed are {', '.join(_DTYPES)}")
+    return _DTYPES[kind]
+
+
+def _unreadable(given: str, error: Exception) -> InputError:
+    return InputError(f"policy file '{given}' is not a readable ONNX graph: {in_words(error)}")

@@ -1,0 +1,1 @@
+"""A run: its settings, and the folder that keeps it. No jax."""

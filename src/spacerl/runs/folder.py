@@ -1,0 +1,287 @@
+"""The run folder: the one place that knows, reads and writes its files. Atomic writes, no pickle, no jax.
+
+config.json  versions.json  metrics.csv  policy.safetensors  checkpoints/update-000060.safetensors
+baseline.json  trajectories.json  events/  report.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import spacerl
+from spacerl.runs.config import RunConfig
+from spacerl.runs.formats import upgraded
+from spacerl.runs.metrics import MetricsTable, read_metrics
+from spacerl.types import InputError
+
+CHECKPOINT_FORMAT = "spacerl-checkpoint-1"
+POLICY_FORMAT = "spacerl-policy-1"
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """The file holds the old content or the new one, never a part, whenever the process dies."""
+    data = content.encode() if isinstance(content, str) else content
+    with replacing(path) as (handle, _), os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replacing(path: Path, ending: str = ".tmp") -> Iterator[tuple[int, Path]]:
+    """An open handle and the name of a new file beside `path`, which takes its place at the end, or goes on failure."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=ending)
+    try:
+        yield handle, Path(temporary)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a JSON file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise InputError(f"{path} is not JSON: {problem}") from problem
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    return content
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run, begun or done."""
+    return (folder / "config.json").is_file()
+
+
+def is_reportable(folder: Path) -> bool:
+    """Whether a folder is a run with something to report on: a table of metrics."""
+    return is_run(folder) and (folder / "metrics.csv").is_file()
+
+
+class RunFolder:
+    """Paths and files of one run. Holds no training state."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.config_path = self.path / "config.json"
+        self.versions_path = self.path / "versions.json"
+        self.metrics_path = self.path / "metrics.csv"
+        self.baseline_path = self.path / "baseline.json"
+        self.trajectories_path = self.path / "trajectories.json"
+        self.checkpoints = self.path / "checkpoints"
+
+    @classmethod
+    @contextlib.contextmanager
+    def created(cls, path: str | Path, config: RunConfig, versions: dict[str, Any]) -> Iterator[RunFolder]:
+        """A new run folder, filled inside the `with` and put in its place at once at its end.
+
+        A process killed before that leaves no half-made run behind, only a folder whose name ends in .tmp.
+        """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        making = cls(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
+        try:
+            os.chmod(making.path, 0o755)
+            making.checkpoints.mkdir()
+            write_json(making.versions_path, versions)
+            making.write_config(config)
+            yield making
+            os.rename(making.path, path)  # replaces nothing but an empty folder
+        except BaseException:
+            shutil.rmtree(making.path, ignore_errors=True)
+            raise
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        folder = cls(path)
+        if not is_run(folder.path):
+            raise InputError(f"'{path}' is not a run folder: it has no config.json (`spacerl train --out` makes one)")
+        return folder
+
+    def config(self) -> RunConfig:
+        path = self.config_path
+        try:
+            return RunConfig.from_json(path.read_text())
+        except InputError as error:
+            raise InputError(f"'{path}': {error}") from error
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
+            raise InputError(f"'{path}' is not a spacerl config: {error}") from error
+
+    def settings(self) -> dict[str, Any]:
+        """What config.json says, as this version names it, without asking whether such a run could be made today."""
+        return upgraded(read_json(self.config_path))
+
+    def write_config(self, config: RunConfig) -> None:
+        write_atomically(self.config_path, config.to_json())
+
+    def write_baseline(self, summary: Mapping[str, Any]) -> None:
+        """What pi_B itself achieves: name, J_R, J_C, h_C."""
+        write_json(self.baseline_path, summary)
+
+    def write_trajectories(self, content: Mapping[str, Any]) -> None:
+        """Episodes to draw: task, arena, policies."""
+        write_json(self.trajectories_path, content)
+
+    # Metrics ---------------------------------------------------------------------------------------------------------
+
+    def append_metrics(self, row: dict[str, float | int]) -> None:
+        """One row, written whole; the header comes with the first."""
+        new = not self.metrics_path.exists() or self.metrics_path.stat().st_size == 0
+        text = (",".join(row) + "\n" if new else "") + ",".join(_cell(value) for value in row.values()) + "\n"
+        with open(self.metrics_path, "a", newline="") as file:
+            file.write(text)
+
+    def metrics_table(self) -> MetricsTable:
+        """Every whole row so far, by column; empty before the first."""
+        return read_metrics(self.metrics_path) if self.metrics_path.exists() else MetricsTable({})
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Every whole row so far, one dictionary per update."""
+        return self.metrics_table().rows()
+
+    def keep_metrics_until(self, updates: int) -> None:
+        """Drop rows that a resumed run will write again, and a row that a killed process left half written."""
+        lines = self.metrics_path.read_text().splitlines(keepends=True) if self.metrics_path.exists() else []
+        kept = lines[: updates + 1] if updates else []
+        if len(kept) != (updates + 1 if updates else 0) or any(not line.endswith("\n") for line in kept):
+            raise InputError(
+                f"'{self.metrics_path}' has fewer rows than its checkpoint has updates ({updates}): it was cut"
+            )
+        write_atomically(self.metrics_path, "".join(kept))
+
+    # Checkpoints -----------------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, arrays: dict[str, np.ndarray], update: int) -> Path:
+        path = self._checkpoint_path(update)
+        write_arrays(path, arrays, {"format": CHECKPOINT_FORMAT, "update": str(update)})
+        return path
+
+    def remove_old_checkpoints(self, keep: int) -> None:
+        for update in self.checkpoint_updates()[:-keep]:
+            self._checkpoint_path(update).unlink()
+
+    def _checkpoint_path(self, update: int) -> Path:
+        return self.checkpoints / f"update-{update:06d}.safetensors"
+
+    def checkpoint_updates(self) -> list[int]:
+        """Updates that have a checkpoint, oldest first."""
+        numbers = (path.stem.removeprefix("update-") for path in self.checkpoints.glob("update-*.safetensors"))
+        return sorted(int(number) for number in numbers if number.isdigit())
+
+    def is_finished(self) -> bool:
+        """Whether its last update is saved."""
+        return self.checkpoint_updates()[-1:] == [self.config().updates]
+
+    def newest_update(self) -> int:
+        """Of the checkpoint to continue from."""
+        updates = self.checkpoint_updates()
+        if not updates:
+            raise InputError(f"'{self.path}' has no checkpoint to continue from: the run stopped before its first one")
+        return updates[-1]
+
+    def checkpoint(self, update: int) -> tuple[dict[str, np.ndarray], int]:
+        """Arrays of the checkpoint named after an update, and the update that it says it is of."""
+        path = self._checkpoint_path(update)
+        arrays, info = read_arrays(path, CHECKPOINT_FORMAT, "checkpoint")
+        if not info.get("update", "").isdigit():
+            raise InputError(f"checkpoint '{path}' is foreign: it does not say which update it is of")
+        return arrays, int(info["update"])
+
+
+def _cell(value: float | int) -> str:
+    return repr(float(value)) if isinstance(value, float | np.floating) else str(int(value))
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray], info: dict[str, str]) -> None:
+    from safetensors.numpy import save
+
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # keeps scalars scalars
+    write_atomically(path, save(contiguous, metadata=info))
+
+
+def read_arrays(path: Path, expected: str, kind: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Arrays and metadata of a safetensors file of ours; such a file holds numbers only and cannot run code."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            info = file.metadata() or {}
+            if info.get("format") != expected:
+                raise InputError(
+                    f"{kind} '{path}' is foreign: its format is {info.get('format', 'not given')!r}, not '{expected}'"
+                )
+            return {name: file.get_tensor(name) for name in file.keys()}, info  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"{kind} '{path}' cannot be read (corrupt, cut short or not a safetensors file): {error}"
+        ) from error
+
+
+def versions(device: str) -> dict[str, Any]:
+    """What a reader needs to judge or repeat a result."""
+    packages = ("spacerl", "jax", "jaxlib", "equinox", "numpy", "gymnasium")
+    found = {name: _version(name) for name in packages}
+    return {
+        **found,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "commit": _commit(),
+        "device": device,
+        "hardware": f"{_processor()}, {os.cpu_count()} cores; computing on {device}",
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@functools.cache  # a sweep asks once per run
+def _commit() -> str:
+    """Commit of a source checkout, with "+" where files differ from it; "release" where there is none."""
+    here = Path(spacerl.__file__).parent
+    try:
+        options = {"capture_output": True, "text": True, "timeout": 5, "cwd": here, "check": True}
+        top = Path(subprocess.run(["git", "rev-parse", "--show-toplevel"], **options).stdout.strip())
+        if here.parent.parent != top:
+            return "release"  # installed below somebody else's repository
+        commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **options).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--", "src"], **{**options, "cwd": top}
+        ).stdout.strip()
+        return commit + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return "release"
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,73 @@
+"""metrics.csv as a table of numbers: the one reader of that file, also while a run is still writing it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spacerl.types import InputError
+
+WORDS = {"true": 1.0, "false": 0.0, "": math.nan}
+
+
+@dataclass(frozen=True)
+class MetricsTable:
+    """Every whole row of a metrics.csv: a column's name to its values, (U,), in the order of the updates."""
+
+    columns: Mapping[str, np.ndarray]
+    half_written: bool = False  # whether a last row that was cut off is left out
+
+    def rows(self) -> list[dict[str, float]]:
+        """One dictionary per update."""
+        return [
+            dict(zip(self.columns, map(float, row), strict=True)) for row in zip(*self.columns.values(), strict=True)
+        ]
+
+
+def read_metrics(path: Path) -> MetricsTable:
+    """The table up to its last whole row; a row damaged before that is an error.
+
+    A last line without its line break may have lost digits even when every column is there, so it is not whole.
+    """
+    text = _text(path)
+    whole = text[: text.rfind("\n") + 1]
+    table = [row for row in csv.reader(io.StringIO(whole)) if row]
+    header, lines = (table[0], table[1:]) if table else ([], [])
+    parsed = [_parsed_row(line, len(header)) for line in lines]
+    for number, row in enumerate(parsed[:-1], start=1):
+        if row is None:
+            given = ",".join(lines[number - 1])[:80]
+            raise InputError(f"{path}, row {number}: expected {len(header)} numbers, got {given!r}")
+    rows = [row for row in parsed if row is not None]
+    cut = bool(text[len(whole) :].strip()) or len(rows) < len(parsed)
+    return MetricsTable(_columns(header, rows), cut)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a table of metrics: {error}") from error
+
+
+def _columns(header: Sequence[str], rows: Sequence[Sequence[float]]) -> dict[str, np.ndarray]:
+    if "update" in header:  # a resumed run may write an update again: the later row is the one that led on
+        by_update = {row[header.index("update")]: row for row in rows}
+        rows = [by_update[update] for update in sorted(by_update)]
+    values = np.array(rows, dtype=float).reshape(len(rows), len(header))
+    return dict(zip(header, values.T, strict=True))
+
+
+def _parsed_row(line: Sequence[str], width: int) -> list[float] | None:
+    words = [cell.strip().lower() for cell in line]
+    try:
+        row = [WORDS[word] if word in WORDS else float(word) for word in words]
+    except ValueError:
+        return None
+    return row if len(row) == width else None

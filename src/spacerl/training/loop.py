@@ -1,0 +1,203 @@
+"""The loop: updates of one run, or of several that one program steps, with their checkpoints, signals and sinks.
+
+Whatever touches clocks or files while training is here or in what this calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from spacerl.policies.files import save_policy
+from spacerl.policies.policy import NetworkPolicy
+from spacerl.runs.folder import RunFolder, versions
+from spacerl.training.assemble import Parts
+from spacerl.training.checkpoint import to_arrays
+from spacerl.training.measure import write_trajectories
+from spacerl.training.programs import Program
+from spacerl.training.sinks import RunInfo, Sink
+from spacerl.training.update import raw_theta
+from spacerl.types import BatchEnv, InputError, Row, RunInterrupted, RunStopped, TrainState
+
+
+class Run(NamedTuple):
+    """One run of a loop: what it is made of, and where it is kept."""
+
+    parts: Parts
+    folder: RunFolder
+
+    @property
+    def info(self) -> RunInfo:
+        return RunInfo(self.folder.path, self.parts.config)
+
+
+class Loop(NamedTuple):
+    """What is trained together. All runs have the same number of updates and the same checkpoints."""
+
+    runs: Sequence[Run]
+    program: Program
+    sinks: Sequence[Sink]
+    go_on: str  # the command that continues it
+
+    @property
+    def updates(self) -> int:
+        return self.runs[0].parts.config.updates
+
+    def is_due(self, done: int) -> bool:
+        return done % self.runs[0].parts.config.checkpoint_every == 0 or done == self.updates
+
+
+def run_loop(loop: Loop, state: TrainState) -> TrainState:
+    """All updates that are left, unless a sink asks for a stop. The last state is on disk however this ends."""
+    done = int(loop.program.split(state)[0].update)
+    with started(loop, done):
+        try:
+            while done < loop.updates:
+                following, rows = one_update(loop, state, done)
+                with undisturbed():
+                    tell(loop, rows, durable=True)
+                    state, done = following, done + 1
+                    if loop.is_due(done):
+                        save(loop, state)
+                if tell(loop, rows, durable=False) and done < loop.updates:
+                    save(loop, state)
+                    break
+        except KeyboardInterrupt as interrupt:
+            save(loop, state)
+            raise RunInterrupted(f"interrupted; the state after update {done} is saved, {loop.go_on}") from interrupt
+        except BaseException:  # whatever a user's own function or environment raises
+            save(loop, state)
+            raise
+    return state
+
+
+def one_update(loop: Loop, state: TrainState, done: int) -> tuple[TrainState, list[Row]]:
+    """The next state and a row of metrics for every run; RunStopped where there is none to go on with."""
+    try:
+        stepped = loop.program.step(state)
+    except InputError as error:
+        raise RunStopped(f"{error}; the state before update {done + 1} is saved: fix it and {loop.go_on}") from error
+    states = zip(loop.runs, stepped.metrics, loop.program.split(stepped.state), strict=True)
+    rows = []
+    for run, metrics, own in states:
+        if not metrics["finite"]:
+            raise RunStopped(
+                f"numbers stopped being finite in update {done + 1} of seed {run.parts.config.seed}; the state before "
+                f"it is saved in '{run.folder.path}': try a smaller delta or a projection-kl-bound, or look at the "
+                "rewards"
+            )
+        rows.append(metrics_row(done, int(own.env_steps), metrics, stepped.collecting, stepped.updating))
+    return stepped.state, rows
+
+
+def metrics_row(done: int, env_steps: int, metrics: dict[str, Any], collecting: float, updating: float) -> Row:
+    leading = ("J_R", "J_C", "J_D", "h_C", "h_D", "cumulative_violation", "kl", "entropy")
+    row: Row = {"update": done, "env_steps": env_steps}
+    row |= {name: float(metrics[name]) for name in leading}
+    row |= {"seconds_collect": collecting, "seconds_update": updating}
+    # In the order of their names: a run that goes on elsewhere writes the same columns.
+    return row | {name: float(metrics[name]) for name in sorted(metrics) if name not in row and name != "finite"}
+
+
+# Sinks and signals ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def started(loop: Loop, done: int) -> Iterator[None]:
+    """Sinks that know of every run, and faults of environments that are kept with it."""
+    for run in loop.runs:
+        if isinstance(run.parts.env, BatchEnv):
+            run.parts.env.report_faults_to(fault_log(run.folder))
+    with contextlib.ExitStack() as finishing:
+        for sink in loop.sinks:
+            for run in loop.runs:
+                finishing.callback(sink.finish, run.info)
+                sink.start(run.info, done)
+        yield
+
+
+def tell(loop: Loop, rows: Sequence[Row], durable: bool) -> bool:
+    """Hand the rows of an update to the sinks; whether one of them asks for a stop."""
+    asked = [
+        sink.update(run.info, row)
+        for sink in loop.sinks
+        if sink.durable == durable
+        for run, row in zip(loop.runs, rows, strict=True)
+    ]
+    return any(answer is True for answer in asked)
+
+
+def fault_log(folder: RunFolder) -> Callable[[str], None]:
+    """A worker's traceback, on the screen and kept with the run."""
+
+    def report(text: str) -> None:
+        print(text, file=sys.stderr)
+        with open(folder.path / "faults.log", "a") as file:
+            file.write(text + "\n\n")
+
+    return report
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until this is done: metrics and state stay together, and TensorBoard's writer, which a Ctrl-C can
+    leave with a lock held, closes afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came and callable(before):
+        before(*came[0])
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def create_folder(parts: Parts, out: Path, state: TrainState, baseline: dict[str, Any] | None) -> None:
+    with RunFolder.created(out, parts.config, versions(device_name())) as folder:
+        if baseline is not None:
+            folder.write_baseline(baseline)
+        save_run(Run(parts, folder), state)
+
+
+def save(loop: Loop, state: TrainState) -> None:
+    """Checkpoints of all runs. Old ones go when every run has the new one: a process killed in between leaves one that
+    all of them have."""
+    for run, own in zip(loop.runs, loop.program.split(state), strict=True):
+        save_run(run, own)
+    for run in loop.runs:
+        run.folder.remove_old_checkpoints(run.parts.config.keep_checkpoints)
+
+
+def save_run(run: Run, state: TrainState) -> None:
+    """A checkpoint comes last: it says that everything up to its update is on disk."""
+    config, update = run.parts.config, int(state.update)
+    policy = trained_policy(run.parts, state)
+    info = {"task": config.task, "algorithm": config.algorithm, "update": update}
+    path = run.folder.path / "policy.safetensors"
+    save_policy(path, policy.family, policy.theta, info, state.normaliser or None)
+    if update == config.updates:
+        write_trajectories(run.parts, policy, run.folder)
+    run.folder.save_checkpoint(to_arrays(state), update)
+
+
+def trained_policy(parts: Parts, state: TrainState) -> NetworkPolicy:
+    name = f"{parts.config.algorithm}-{parts.config.task}"
+    return NetworkPolicy(parts.learner.family, raw_theta(parts.learner, state), name)
+
+
+def device_name() -> str:
+    device = jax.devices()[0]
+    return f"{device.platform} ({device.device_kind})"

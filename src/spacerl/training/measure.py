@@ -1,0 +1,83 @@
+"""What is measured beside training: the baselines before it, and episodes to draw after it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from spacerl.policies.policy import FunctionPolicy
+from spacerl.rollout.evaluate import Play, episode_returns, episode_sums, play_by_ticks, play_on_device
+from spacerl.runs.folder import RunFolder
+from spacerl.training.assemble import Parts
+from spacerl.types import UNMEASURED, BaselineMeasurement, DrawableEnv, Policy
+
+BASELINE_EPISODES, FEWEST_EPISODES = 1000, 30
+DRAWN_EPISODES, DRAWN_SEED = 12, 12345
+
+
+def measure_baselines(parts: Parts) -> tuple[BaselineMeasurement, dict[str, Any] | None]:
+    """What is known of the baseline on this task, and what the run folder keeps of it; of several, the first one's, and
+    all of them below "all".
+
+    Of several another one may lead in each update, so that nothing is known about the cost of the one that does.
+    """
+    if not parts.baselines:
+        return UNMEASURED, None
+    summaries = [_summary_of(parts, baseline) for baseline in parts.baselines]
+    summary: dict[str, Any] = summaries[0] | ({"all": summaries} if len(summaries) > 1 else {})
+    over = summary["J_C"] - summary["h_C"]
+    excess = over / summary["h_C"] if summary["h_C"] > 0 else math.copysign(math.inf, over) if over else 0.0
+    return BaselineMeasurement(summary["J_R"], excess if len(summaries) == 1 else math.nan), summary
+
+
+def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
+    config = parts.config
+    episodes = min(max(parts.columns, FEWEST_EPISODES), BASELINE_EPISODES)
+    play = Play(episodes, config.rollout_length, config.seed + 1)
+    J_R, J_C = episode_returns(parts.env, baseline, config.discount, play)
+    worst = int(np.argmax(J_C.mean(0) - np.asarray(config.cost_limit)))
+    spread = baseline.stated_spread() if isinstance(baseline, FunctionPolicy) else None
+    return {
+        "name": baseline.name,
+        "J_R": float(J_R.mean()),
+        "J_C": float(J_C[:, worst].mean()),
+        "h_C": config.cost_limit[worst],
+        "episodes": episodes,
+        "made_by": baseline.info,
+        **({"given": spread} if spread else {}),
+    }
+
+
+def write_trajectories(parts: Parts, policy: Policy, folder: RunFolder) -> None:
+    """A few episodes of pi_B and of the learned policy, for the report, where the environment can be drawn."""
+    env = parts.env
+    if not isinstance(env, DrawableEnv):
+        return
+    drawn = [_episodes(parts, env, baseline, "baseline") for baseline in parts.baselines[:1]]
+    learned = _episodes(parts, env, policy, "learned")
+    content = {"task": parts.config.task, "arena": env.arena(), "policies": [*drawn, learned]}
+    folder.write_trajectories(content)
+
+
+def _episodes(parts: Parts, env: DrawableEnv, policy: Policy, name: str) -> dict[str, Any]:
+    episodes = min(parts.columns, BASELINE_EPISODES)
+    play = Play(episodes, parts.config.rollout_length, DRAWN_SEED)
+
+    def look(state: Any) -> Any:
+        return env.position(state), env.objects(state)
+
+    played = play_on_device if policy.compiles else play_by_ticks
+    rewards, costs, valid, (xy, objects) = jax.device_get(played(env, policy, play, look))
+    J_R, J_C = episode_sums(rewards, costs, parts.config.discount)
+    shown = []
+    for n in range(min(DRAWN_EPISODES, episodes)):
+        steps = int(valid[:, n].sum())
+        path = {"xy": np.round(xy[:steps, n], 4).tolist(), "cost": costs[:steps, n].max(-1).tolist()}
+        if objects is not None:
+            placed = objects[0][0, n]
+            path |= {"apples": placed[: env.apples].tolist(), "bombs": placed[env.apples :].tolist()}
+        shown.append(path)
+    return {"name": name, "J_R": float(J_R.mean()), "J_C": float(J_C.mean(0).max()), "episodes": shown}

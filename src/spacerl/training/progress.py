@@ -1,0 +1,106 @@
+"""Live progress: cost against its threshold, divergence against its radius, speed, time left."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any
+
+from spacerl.training.sinks import RunInfo, Sink
+from spacerl.types import Row
+
+PLAIN_LINES = 20  # about so many lines when the output is not a terminal
+
+
+class ProgressSink(Sink):
+    """A live display on a terminal, plain lines elsewhere; of several runs the mean."""
+
+    def __init__(self, title: str):
+        self.title = title
+        self.updates = self.first = self.runs = 0
+        self.started = time.monotonic()
+        self.first_steps: float | None = None
+        self.rows: list[Row] = []
+        self.live: Any = None
+
+    def start(self, run: RunInfo, done: int) -> None:
+        self.runs += 1
+        if self.runs > 1:
+            return
+        self.updates, self.first = run.config.updates, done
+        if sys.stdout.isatty():
+            from rich.live import Live
+
+            self.live = Live(self._panel(None), refresh_per_second=8)
+            self.live.start()
+        else:
+            print(self.title, flush=True)
+
+    def finish(self, run: RunInfo) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def update(self, run: RunInfo, row: Row) -> None:
+        self.rows.append(row)
+        if len(self.rows) == self.runs:
+            self._show({name: sum(each[name] for each in self.rows) / self.runs for name in row})
+            self.rows = []
+
+    def _show(self, row: dict[str, Any]) -> None:
+        row["update"] = round(row["update"])
+        if self.live is not None:
+            self.live.update(self._panel(row))
+        elif (row["update"] + 1) % max(1, self.updates // PLAIN_LINES) == 0 or row["update"] + 1 == self.updates:
+            print(_line(row, self.updates, *self._speed(row)), flush=True)
+
+    def _speed(self, row: dict[str, Any]) -> tuple[float, float]:
+        """Steps per second and seconds left; the first update, which compiles, is left out as soon as possible."""
+        now, done = time.monotonic(), row["update"] + 1 - self.first
+        if self.first_steps is None:
+            self.first_steps, self.started, self.first = row["env_steps"], now, row["update"] + 1
+            return math.nan, math.nan
+        elapsed = max(now - self.started, 1e-9)
+        return (row["env_steps"] - self.first_steps) / elapsed, elapsed / max(done, 1) * (
+            self.updates - row["update"] - 1
+        )
+
+    def _panel(self, row: dict[str, Any] | None) -> Any:
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        grid = Table.grid(padding=(0, 2))
+        if row is None:
+            grid.add_row("compiling the update ...")
+            return Panel(grid, title=self.title, title_align="left", width=78)
+        speed, left = self._speed(row)
+        grid.add_row(
+            "update", f"{row['update'] + 1} of {self.updates}", ProgressBar(self.updates, row["update"] + 1, width=34)
+        )
+        grid.add_row("J_R", f"{row['J_R']:.3f}", "reward")
+        over = row["J_C"] > row["h_C"]
+        verdict = f"[red]above h_C = {row['h_C']:g}[/]" if over else f"[green]within h_C = {row['h_C']:g}[/]"
+        grid.add_row("J_C", f"{row['J_C']:.3f}", verdict)
+        if not math.isnan(row["J_D"]):
+            radius = "" if math.isnan(row["h_D"]) else f"h_D = {row['h_D']:.4g}"
+            grid.add_row("J_D", f"{row['J_D']:.4g}", radius)
+        grid.add_row("speed", f"{speed:,.0f} steps/s", f"time left {_duration(left)}")
+        return Panel(grid, title=self.title, title_align="left", width=78)
+
+
+def _line(row: dict[str, Any], updates: int, speed: float, left: float) -> str:
+    divergence = "" if math.isnan(row["J_D"]) else f"  J_D {row['J_D']:.4g}"
+    divergence += "" if math.isnan(row["h_D"]) else f" / {row['h_D']:.4g}"
+    return (
+        f"update {row['update'] + 1}/{updates}  J_R {row['J_R']:.3f}  J_C {row['J_C']:.3f} / {row['h_C']:g}{divergence}"
+        f"  {speed:,.0f} steps/s  left {_duration(left)}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,108 @@
+"""One run: trained, resumed, and what it leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from spacerl.policies.policy import FunctionPolicy, NetworkPolicy
+from spacerl.runs.config import require_new_folder
+from spacerl.runs.folder import RunFolder
+from spacerl.training.assemble import Given, Parts, assemble, reassemble
+from spacerl.training.checkpoint import read_state
+from spacerl.training.loop import Loop, Run, create_folder, run_loop, trained_policy
+from spacerl.training.measure import measure_baselines
+from spacerl.training.programs import single_program
+from spacerl.training.progress import ProgressSink
+from spacerl.training.settings import Draft, default_folder, read_config
+from spacerl.training.sinks import USUAL_LOGS, CsvSink, Sink, named_sinks
+from spacerl.training.update import initial_state
+from spacerl.types import InputError, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A finished run: where it is and what it learned."""
+
+    folder: Path
+    metrics: list[dict[str, float]]
+    policy: NetworkPolicy
+
+    def __repr__(self) -> str:
+        last = self.metrics[-1] if self.metrics else {}
+        values = ", ".join(f"{name} {last[name]:.4g}" for name in ("J_R", "J_C", "h_C") if name in last)
+        return f"Result({str(self.folder)!r}, {len(self.metrics)} updates{', ' if values else ''}{values})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Watching:
+    """Who is told about a run while it goes on."""
+
+    progress: bool = True
+    log: Sequence[str] = USUAL_LOGS
+    sinks: Sequence[Sink] = ()
+
+    def __post_init__(self) -> None:
+        named_sinks(self.log)  # complains about an unknown name or a missing package before anything is made
+
+    def all_sinks(self, title: str) -> list[Sink]:
+        shown: list[Sink] = [ProgressSink(title)] if self.progress else []
+        return [CsvSink(), *named_sinks(self.log), *shown, *self.sinks]
+
+
+def train_run(draft: Draft, given: Given, out: Path | None, watching: Watching) -> Result:
+    """A new run in a new folder."""
+    parts = assemble(draft, given)
+    try:
+        out = out if out is not None else default_folder(draft)
+        require_new_folder(out)
+        if watching.progress:
+            say_what_was_added(parts)
+        measured, summary = measure_baselines(parts)
+        state = initial_state(parts.learner, parts.config.seed, measured)
+        create_folder(parts, out, state, summary)
+        return continue_run(parts, RunFolder(out), state, watching)
+    finally:
+        parts.close()
+
+
+def resume_run(path: str | Path, given: Given, watching: Watching, updates: int | None = None) -> Result:
+    """A run from its newest checkpoint on, exactly as if it had never stopped."""
+    folder = RunFolder.open(path)
+    config, algorithm = read_config(folder, given.algorithm)
+    done = folder.newest_update()
+    if updates is not None:
+        if updates < done:
+            raise InputError(f"updates is {updates} and the run already has {done}: allowed is that or more")
+        config = dataclasses.replace(config, updates=updates)
+    parts = reassemble(config, algorithm, given)
+    try:
+        state = read_state(folder, parts.learner)
+        folder.keep_metrics_until(done)  # refuses metrics that lost rows before the config is changed
+        if updates is not None:
+            folder.write_config(config)
+        return continue_run(parts, folder, state, watching)
+    finally:
+        parts.close()
+
+
+def continue_run(parts: Parts, folder: RunFolder, state: TrainState, watching: Watching) -> Result:
+    sinks = watching.all_sinks(title_of(parts))
+    go_on = f"continue with `spacerl resume {folder.path}`"
+    state = run_loop(Loop([Run(parts, folder)], single_program(parts), sinks, go_on), state)
+    return Result(folder.path, folder.metrics(), trained_policy(parts, state))
+
+
+def title_of(parts: Parts) -> str:
+    config = parts.config
+    source = " or ".join(config.baseline)
+    return f"{config.algorithm} on {config.task}" + (f" from {source}" if source else "") + f", seed {config.seed}"
+
+
+def say_what_was_added(parts: Parts) -> None:
+    for each in parts.baselines:
+        spread = each.stated_spread() if isinstance(each, FunctionPolicy) else None
+        if spread is not None:
+            print(f"baseline '{each.name}' states actions only: it gets a {spread}", file=sys.stderr)
