@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from spacerl.envs.ant import AntCircle, AntGather, start
-from spacerl.envs.ant_model import MAX_TORQUE, ant_model
+from spacerl.envs.ant.host import AntHost
+from spacerl.envs.ant.model import MAX_TORQUE, ant_model
+from spacerl.envs.ant.robot import AntCircle, AntGather, start
 from spacerl.types import RESET, STEP
 
 TASKS = {"ant-circle": AntCircle(), "ant-gather": AntGather()}
@@ -54,7 +55,7 @@ def bare(lanes: int, steps: int, threads: int) -> Callable[[], Timing]:
 
 def host(name: str, lanes: int, steps: int, threads: int) -> Callable[[], Timing]:
     """Ticks of the host environment: simulator, observations, rewards, costs, ends and resets."""
-    env = TASKS[name].host(lanes, threads)
+    env = AntHost(TASKS[name], lanes, threads)
     actions = drawn_actions(steps, lanes)
     command, never = np.full(lanes, STEP), np.zeros(lanes, bool)
 
@@ -71,29 +72,31 @@ def host(name: str, lanes: int, steps: int, threads: int) -> Callable[[], Timing
     return run
 
 
-# A fresh policy lets ants stand for all 500 steps, as a trained one does. Under one with deviation 1 they fall after
-# 190 on average, so that a batch ends with few of them left in each tick.
+# A fresh policy lets ants stand for all 500 steps, as a trained one does. Under one with standard deviation 1 they fall
+# after 190 on average, so that a batch ends with few of them left in each tick.
 BEGINNINGS: dict[str, dict[str, Any]] = {"standing": {}, "falling": {"initial_std": 1.0, "initial_gain": 1.0}}
 
 
-def training(name: str, algorithm: str, beginning: str) -> Callable[[], Timing]:
+def training(name: str, algorithm: str, beginning: str, batch: int | None) -> Callable[[], Timing]:
     """Whole updates at the paper's batch, collected on the host: policy, simulator, books, gradients and critics."""
-    from spacerl.config import RunConfig
-    from spacerl.training import assemble, make_stepper
-    from spacerl.update import initial_state
+    from spacerl.training.assemble import assemble
+    from spacerl.training.programs import single_program
+    from spacerl.training.settings import resolve
+    from spacerl.training.update import initial_state
 
     baseline = "rule" if algorithm == "space" else None
-    settings = {"task": name, "algorithm": algorithm, "baseline": baseline, "simulator": "host"}
-    parts = assemble(RunConfig(**settings, **BEGINNINGS[beginning]))
-    stepper, carried = make_stepper(parts), {"state": initial_state(parts.learner, 0)}
+    settings = {"task": name, "algorithm": algorithm, "baseline": baseline, "simulator": "host", "batch_size": batch}
+    parts = assemble(resolve({**settings, **BEGINNINGS[beginning]}))
+    assert isinstance(parts.env, AntHost)
+    env, stepper, carried = parts.env, single_program(parts).step, {"state": initial_state(parts.learner, 0)}
     for _ in range(3):  # compiles, for each of the few shapes that batches come in
-        carried["state"] = stepper(carried["state"])[0]
+        carried["state"] = stepper(carried["state"]).state
 
     def run() -> Timing:
-        inside, began, before = parts.env.simulator_seconds, time.perf_counter(), int(carried["state"].env_steps)
+        inside, began, before = env.simulator_seconds, time.perf_counter(), int(carried["state"].env_steps)
         carried["state"], _, collecting, updating = stepper(carried["state"])
         seconds = time.perf_counter() - began
-        inside = parts.env.simulator_seconds - inside
+        inside = env.simulator_seconds - inside
         steps = int(carried["state"].env_steps) - before
         remark = (
             f"{100 * inside / collecting:.0f} % of collection; {collecting:.1f} + {updating:.1f} s for {steps:,} steps"
@@ -107,9 +110,11 @@ def vector_env(kind: str, lanes: int, steps: int) -> Callable[[], Timing]:
     """Gymnasium's own ways to step several environments: one after the other, or a process each."""
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-    from spacerl.envs.ant_gymnasium import AntCircleEnv
+    from spacerl.envs.ant.gymnasium import AntCircleEnv
 
-    env = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}[kind]([AntCircleEnv for _ in range(lanes)])
+    copies = [AntCircleEnv for _ in range(lanes)]
+    # Not by a fork: JAX's threads do not survive one.
+    env = SyncVectorEnv(copies) if kind == "sync" else AsyncVectorEnv(copies, context="spawn")
     actions = np.clip(drawn_actions(steps, lanes), -1, 1)
 
     def run() -> Timing:
@@ -182,19 +187,20 @@ def row(name: str, timing: Timing, reference: float) -> str:
     return f"| {name} | {rate:,.0f} | {rate / reference:.2f} | {inside} | {remark} |"
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--lanes", type=int, default=200)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, help="of whole updates, where not the paper's")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--vector-lanes", type=int, default=8, help="environments of Gymnasium's vector environments")
     parser.add_argument("--device-lanes", type=int, nargs="+", default=[200, 1000, 4096])
     parser.add_argument("--device-steps", type=int, default=100)
     parser.add_argument("--device-iterations", type=int, help="Newton steps, where not the task's own number")
     parser.add_argument("--device-on-cpu", action="store_true", help="run that part without an accelerator too")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
 
     runs: dict[str, Callable[[], Timing] | str] = {"bare simulator": bare(args.lanes, args.steps, args.threads)}
     if "host" in args.parts:
@@ -204,7 +210,9 @@ def main() -> None:
         for name in TASKS:
             for algorithm in ("pcpo", "space"):
                 for which in BEGINNINGS:
-                    runs[f"{name}, whole updates of {algorithm}, {which} ants"] = training(name, algorithm, which)
+                    runs[f"{name}, whole updates of {algorithm}, {which} ants"] = training(
+                        name, algorithm, which, args.batch_size
+                    )
     if "gymnasium" in args.parts:
         for kind in ("sync", "async"):
             runs[f"Gymnasium, {kind}"] = vector_env(kind, args.vector_lanes, min(args.steps, 200))

@@ -24,65 +24,72 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from spacerl.config import RunConfig
+from spacerl.api import load_policy
+from spacerl.policies.policy import NetworkPolicy
 from spacerl.reporting import mean_interval
-from spacerl.sweep import lanes_program
-from spacerl.training import Parts, assemble
-from spacerl.update import initial_state
+from spacerl.training.assemble import Given, Parts, assemble
+from spacerl.training.measure import measure_baselines
+from spacerl.training.programs import joint_program, stack_states
+from spacerl.training.settings import resolve
+from spacerl.training.update import initial_state
 
 TASKS = ("point-circle", "point-gather")
 METHODS = {
-    "pcpo": {"algorithm": "pcpo"},
-    "trpo-lagrangian": {"algorithm": "trpo-lagrangian"},
-    "space printed": {"algorithm": "space", "combine": "printed"},
-    "space guarded": {"algorithm": "space"},
+    "pcpo": "pcpo",
+    "trpo-lagrangian": "trpo-lagrangian",
+    "space printed": "space-printed",
+    "space guarded": "space",
 }
 LOGGED = ("J_R", "J_C", "cumulative_violation", "J_C_error", "entropy", "J_D")
 TENTHS = (10, 25, 30, 60, 90, 120, 150, 180, 210, 240, 270, 299)
 
 
-def parameters(task: str) -> dict[str, jax.Array]:
-    """Baselines of one architecture, as lanes of one program."""
-    parts = {kind: assemble(RunConfig(task=task, baseline=kind)) for kind in ("near", "reward", "cost")}
-    family = parts["near"].learner.family
-    near = family.unravel(parts["near"].baseline.theta)
+def baselines(task: str) -> dict[str, NetworkPolicy]:
+    """Baselines of one architecture, so that one program has them all."""
+    shipped = {kind: load_policy(kind, task) for kind in ("near", "reward", "cost")}
+    family = shipped["near"].family
+    near = family.unravel(shipped["near"].theta)
 
-    def last_layer(factor: float, policy=near):
-        last = (factor * policy.body.weights[-1], factor * policy.body.biases[-1])
-        return eqx.tree_at(lambda p: (p.body.weights[-1], p.body.biases[-1]), policy, last)
+    def last_layer(factor: float):
+        dense = near.body.dense
+        last = (factor * dense.weights[-1], factor * dense.biases[-1])
+        return eqx.tree_at(lambda p: (p.body.dense.weights[-1], p.body.dense.biases[-1]), near, last)
 
     still = eqx.tree_at(lambda p: p.log_std, last_layer(0.0), jnp.full_like(near.log_std, math.log(0.3)))
-    return {kind: part.baseline.theta for kind, part in parts.items()} | {
+    made = {
         "adversarial": ravel_pytree(last_layer(-1.0))[0],
         "random": family.init(jax.random.PRNGKey(77)),
         "constant": ravel_pytree(still)[0],
     }
+    return shipped | {name: NetworkPolicy(family, theta, name) for name, theta in made.items()}
 
 
-def curves(parts: Parts, thetas: list, seeds: list[int], updates: int) -> np.ndarray:
-    """(updates, baselines, seeds, logged)"""
-    lanes = jnp.array(seeds * len(thetas))
-    repeated = None if thetas[0] is None else jnp.repeat(jnp.stack(thetas), len(seeds), axis=0)
-    states = jax.vmap(lambda seed: initial_state(parts.learner, seed))(lanes)
-
-    program, rows = lanes_program(parts), []
+def curves(runs: list[Parts], updates: int) -> np.ndarray:
+    """(updates, runs, logged) of runs that one program steps, each beginning with what is measured of its baseline."""
+    states = [initial_state(run.learner, run.config.seed, measure_baselines(run)[0]) for run in runs]
+    program, state, rows = joint_program(runs), stack_states(states), []
     for _ in range(updates):
-        states, metrics = program(states, repeated)
-        rows.append(jnp.stack([metrics[name] for name in LOGGED], axis=-1))
-    return np.asarray(jnp.stack(rows)).reshape(updates, len(thetas), len(seeds), len(LOGGED))
+        state, metrics, *_ = program.step(state)
+        rows.append([[float(each[name]) for name in LOGGED] for each in metrics])
+    return np.array(rows)
 
 
-def one_setting(task: str, method: str, seeds: list[int], updates: int) -> dict[str, np.ndarray]:
-    settings = METHODS[method]
-    if settings["algorithm"] != "space":
-        return {"none": curves(assemble(RunConfig(task=task, **settings)), [None], seeds, updates)[:, 0]}
-    thetas = parameters(task)
-    parts = assemble(RunConfig(task=task, baseline="near", **settings))
-    found = curves(parts, list(thetas.values()), seeds, updates)
-    result = {name: found[:, i] for i, name in enumerate(thetas)}
-    rule = assemble(RunConfig(task=task, baseline="rule", **settings))
-    result["rule"] = curves(rule, [jnp.zeros(1)], seeds, updates)[:, 0]
-    return result
+def one_setting(task: str, method: str, seeds: list[int], options) -> dict[str, np.ndarray]:
+    """(updates, seeds, logged) by the name of the baseline."""
+    settings = {"task": task, "algorithm": METHODS[method], "batch_size": options.batch_size}
+    if not METHODS[method].startswith("space"):
+        runs = [assemble(resolve({**settings, "seed": seed})) for seed in seeds]
+        return {"none": curves(runs, options.updates)}
+    found = {}
+    for group in (baselines(task), {"rule": "rule"}):
+        runs = [
+            assemble(resolve({**settings, "seed": seed, "baseline": name}), Given(baseline=policy))
+            for name, policy in group.items()
+            for seed in seeds
+        ]
+        values = curves(runs, options.updates).reshape(options.updates, len(group), len(seeds), len(LOGGED))
+        found |= {name: values[:, i] for i, name in enumerate(group)}
+    return found
 
 
 def run(options) -> None:
@@ -90,7 +97,7 @@ def run(options) -> None:
     settings = [(task, method) for method in reversed(METHODS) for task in TASKS]
     for task, method in settings[mine::of]:
         started = time.time()
-        for baseline, values in one_setting(task, method, options.seeds, options.updates).items():
+        for baseline, values in one_setting(task, method, options.seeds, options).items():
             np.savez_compressed(options.out / f"{task}.{method.replace(' ', '_')}.{baseline}.npz", values)
         print(f"{task}, {method}: {time.time() - started:.0f} s", flush=True)
 
@@ -112,13 +119,18 @@ def table(options) -> None:
             print("| " + " | ".join(cells) + " |")
 
 
-if __name__ == "__main__":
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("action", choices=("run", "table"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12, 13, 14])
     parser.add_argument("--updates", type=int, default=300)
+    parser.add_argument("--batch-size", type=int, default=50_000)
     parser.add_argument("--share", default="0/1")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     chosen.out.mkdir(parents=True, exist_ok=True)
     run(chosen) if chosen.action == "run" else table(chosen)
+
+
+if __name__ == "__main__":
+    main()
