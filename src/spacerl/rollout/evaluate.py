@@ -26,7 +26,11 @@ class Play(NamedTuple):
     deterministic: bool = False
 
 
-def play_on_device(env: JaxEnv, policy: Policy, play: Play, look: Callable[[Any], Any] | None = None):
+def no_look(state: Any) -> tuple[()]:
+    return ()
+
+
+def play_on_device(env: JaxEnv, policy: Policy, play: Play, look: Callable[[Any], Any] = no_look):
     """Fresh episodes side by side in one program: rewards (T, N), costs (T, N, K), valid (T, N), what `look` saw.
 
     One program serves all parameters of an architecture.
@@ -34,12 +38,12 @@ def play_on_device(env: JaxEnv, policy: Policy, play: Play, look: Callable[[Any]
     assert policy.compiles
     key = jax.random.PRNGKey(play.seed)
     shape = play._replace(seed=0)
-    if look is None and isinstance(env, Hashable):
-        return _cached_program(env, _Architecture(policy), shape)(policy.parameters, key)
-    return jax.jit(_program(env, policy.apply, shape, look or (lambda state: ())))(policy.parameters, key)
+    if isinstance(env, Hashable) and isinstance(look, Hashable):
+        return _cached_program(env, _Architecture(policy), shape, look)(policy.parameters, key)
+    return jax.jit(_program(env, policy.apply, shape, look))(policy.parameters, key)
 
 
-def play_by_ticks(env: JaxEnv, policy: Policy, play: Play, look: Callable[[Any], Any] | None = None):
+def play_by_ticks(env: JaxEnv, policy: Policy, play: Play, look: Callable[[Any], Any] = no_look):
     """The same episodes for a policy that does not compile: it is called once per step for all of them."""
     reset_key, noise_key = jax.random.split(jax.random.PRNGKey(play.seed))
     batch = JaxBatchEnv(env, play.episodes, jax.random.split(reset_key, play.episodes))
@@ -50,7 +54,7 @@ def play_by_ticks(env: JaxEnv, policy: Policy, play: Play, look: Callable[[Any],
         noise = dist.noise(keys[max(tick - 1, 0)], shape)  # the first tick resets
         return np.asarray(dist.mode() if play.deterministic else dist.sample(noise))
 
-    see = jax.jit(jax.vmap(look or (lambda state: ())))
+    see = jax.jit(jax.vmap(look))
     rows, before = [], None
     for moment in ticks(batch, act, play.seed, play.length, count=play.episodes):
         stepping = moment.command == STEP
@@ -75,8 +79,8 @@ class _Architecture:
 
 
 @functools.lru_cache(maxsize=16)
-def _cached_program(env: JaxEnv, policy: _Architecture, play: Play) -> Callable:
-    return jax.jit(_program(env, policy.apply, play, lambda state: ()))
+def _cached_program(env: JaxEnv, policy: _Architecture, play: Play, look: Callable[[Any], Any]) -> Callable:
+    return jax.jit(_program(env, policy.apply, play, look))
 
 
 def _program(env: JaxEnv, apply: Callable, play: Play, look: Callable[[Any], Any]) -> Callable:

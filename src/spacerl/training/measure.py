@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -51,6 +51,15 @@ def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
     }
 
 
+class Whereabouts(NamedTuple):
+    """Position and objects of a state; equal for equal environments, so that runs of one task share a program."""
+
+    env: DrawableEnv
+
+    def __call__(self, state: Any) -> Any:
+        return self.env.position(state), self.env.objects(state)
+
+
 def write_trajectories(parts: Parts, policy: Policy, folder: RunFolder) -> None:
     """A few episodes of pi_B and of the learned policy, for the report, where the environment can be drawn."""
     env = parts.env
@@ -65,12 +74,8 @@ def write_trajectories(parts: Parts, policy: Policy, folder: RunFolder) -> None:
 def _episodes(parts: Parts, env: DrawableEnv, policy: Policy, name: str) -> dict[str, Any]:
     episodes = min(parts.columns, BASELINE_EPISODES)
     play = Play(episodes, parts.config.rollout_length, DRAWN_SEED)
-
-    def look(state: Any) -> Any:
-        return env.position(state), env.objects(state)
-
     played = play_on_device if policy.compiles else play_by_ticks
-    rewards, costs, valid, (xy, objects) = jax.device_get(played(env, policy, play, look))
+    rewards, costs, valid, (xy, objects) = jax.device_get(played(env, policy, play, Whereabouts(env)))
     J_R, J_C = episode_sums(rewards, costs, parts.config.discount)
     shown = []
     for n in range(min(DRAWN_EPISODES, episodes)):

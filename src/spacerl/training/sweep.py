@@ -141,11 +141,14 @@ def _train_together(members: Sequence[Member], given: Given, watching: Watching)
     shared = set.intersection(*(set(folder.checkpoint_updates()) for folder in there)) if there else {0}
     if len(there) < len(folders):
         shared &= {0}  # a run that was never made can only begin
-    if not shared:  # one of them went on by itself
+    parts = [assemble(member.draft, given) for member in members] if shared else []
+    # One of them went on by itself, or an accelerator's simulator was left for that of the host.
+    if not parts or not all(part.fits_one_program for part in parts):
+        for part in parts:
+            part.close()
         for member in members:
             _train_alone(member, given, watching)
         return
-    parts = [assemble(member.draft, given) for member in members]
     states = [_state(part, folder, max(shared)) for part, folder in zip(parts, folders, strict=True)]
     config = parts[0].config
     sinks = watching.all_sinks(f"{config.algorithm} on {config.task}: {len(parts)} runs at once")
