@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from pathlib import Path
+
+# Before jax starts: half of the time of these tests is compilation, and this makes it quicker where XLA knows the flag.
+if metadata.version("jaxlib").startswith("0.10."):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
 
 import jax
 import pytest
@@ -15,6 +20,15 @@ from support.compilation import quick_options
 pytest.register_assert_rewrite("support.learners", "support.runs")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def less_optimisation(request):
+    """Most of these tests compile for longer than they compute. A module that computes says OPTIMISED = True."""
+    quick = not getattr(request.module, "OPTIMISED", False)
+    jax.config.update("jax_disable_most_optimizations", quick)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 def programs_folder(tmp_path_factory) -> Path:
     """Where compiled programs are kept during a session, for all of its processes."""
     base = tmp_path_factory.getbasetemp()
@@ -22,17 +36,15 @@ def programs_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def quick_compilation(tmp_path_factory):
+def quick_compilation(tmp_path_factory, less_optimisation):
     """The programs of these tests are tiny and many: each is compiled once, and without much optimisation."""
     jit, options, cache = jax.jit, quick_options(), jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_compilation_cache_dir", str(programs_folder(tmp_path_factory)))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     compilation_cache.reset_cache()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "jit", lambda *given, **named: jit(*given, compiler_options=options, **named))
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
     jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
     compilation_cache.reset_cache()

@@ -31,6 +31,8 @@ FORMS = ("printed", "sequential", "joint")
 SPACE = {"space", *(f"space-{form}" for form in FORMS)}
 NAN = float("nan")
 
+OPTIMISED = True  # rules that are to be equal are compared to the last digits
+
 
 @functools.cache
 def batched(algorithm: str, **fields):

@@ -20,8 +20,9 @@ class JaxBatchEnv(BatchEnv):
     def __init__(self, env: JaxEnv, lanes: int, keys: Array | None = None):
         self.lanes, self._spec = lanes, env.spec
         self._state = jax.vmap(env.reset)(jax.random.split(jax.random.PRNGKey(0), lanes))
+        self._obs = jnp.zeros((lanes, *env.spec.obs_shape), env.spec.obs_dtype)
 
-        def advance(state: Any, command: Any, action: Any, last: Any, seed: Any):
+        def advance(state: Any, obs: Any, command: Any, action: Any, last: Any, seed: Any):
             stepped, reward, cost, terminated = jax.vmap(env.step)(state, action)
             stepping = command == STEP
             terminated = terminated & stepping
@@ -31,7 +32,7 @@ class JaxBatchEnv(BatchEnv):
             begins = (command == RESET) | ((terminated | truncated) & (seed >= 0))
             next_obs = jax.vmap(env.observe)(stepped)
             following = jax.tree.map(lambda *leaves: _chosen(begins, stepping, *leaves), fresh, stepped, state)
-            obs = jax.vmap(env.observe)(following)
+            obs = _chosen(begins, stepping, jax.vmap(env.observe)(fresh), next_obs, obs)
             return following, (obs, next_obs, reward, cost, terminated, truncated)
 
         self._advance = jax.jit(advance)
@@ -46,7 +47,8 @@ class JaxBatchEnv(BatchEnv):
         return self._state
 
     def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
-        self._state, out = self._advance(self._state, command, action, last, np.asarray(seed, np.int32))
+        self._state, out = self._advance(self._state, self._obs, command, action, last, np.asarray(seed, np.int32))
+        self._obs = out[0]
         return Tick(*(np.asarray(part) for part in out), lost=np.zeros(self.lanes, bool))
 
 
