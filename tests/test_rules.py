@@ -15,6 +15,8 @@ from spacerl.envs.tasks import TASKS
 from spacerl.policies.policy import RulePolicy
 from spacerl.rollout.evaluate import Play, episode_returns
 
+OPTIMISED = True  # two programs that are to agree after two updates
+
 
 @pytest.mark.parametrize(("task", "least_J_R", "least_J_C"), [("point-circle", 45.0, 20.0), ("point-gather", 9.0, 0.6)])
 def test_rules_earn_reward_and_break_the_constraint(task, least_J_R, least_J_C):
