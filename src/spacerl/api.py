@@ -178,7 +178,7 @@ def evaluate(
         play = Play(episodes, config.rollout_length, seed)
         return evaluate_policy(made, policy, config.cost_limit, config.discount, play)
     finally:
-        _close(made)
+        made.close()
 
 
 def export(run: str | Path, out: str | Path, *, env: Any = None, cost: Any = None) -> float:
@@ -197,7 +197,7 @@ def export(run: str | Path, out: str | Path, *, env: Any = None, cost: Any = Non
             note += "; parts of a Dict or Tuple laid one after the other, discrete ones as one-hot vectors"
         return export_policy(policy.family, policy.theta, out, policy.info, made.spec.action, note)
     finally:
-        _close(made)
+        made.close()
 
 
 def film(
@@ -249,8 +249,3 @@ def _policy_of_run(run: str | Path, config: RunConfig, spec: EnvSpec) -> Network
     policy = load_checked(str(run), config.task, spec)
     assert isinstance(policy, NetworkPolicy)
     return policy
-
-
-def _close(env: Env) -> None:
-    if isinstance(env, BatchEnv):
-        env.close()

@@ -121,6 +121,10 @@ class JaxEnv(abc.ABC):
         """() whether the simulation broke down in the step that led here; None in an environment that cannot."""
         return None
 
+    def close(self) -> None:
+        """Nothing to give back; a BatchEnv has processes or threads."""
+        return
+
 
 class DrawableEnv(JaxEnv):
     """A robot on a plane whose episodes a report can draw."""

@@ -50,8 +50,7 @@ class Parts(NamedTuple):
         return not isinstance(self.env, BatchEnv) and all(baseline.compiles for baseline in self.baselines)
 
     def close(self) -> None:
-        if isinstance(self.env, BatchEnv):
-            self.env.close()
+        self.env.close()
 
 
 def assemble(draft: Draft, given: Given = Given()) -> Parts:  # noqa: B008  a record without state
@@ -60,7 +59,7 @@ def assemble(draft: Draft, given: Given = Given()) -> Parts:  # noqa: B008  a re
     try:
         return _assembled(draft.config(env.spec), draft.algorithm, env, given)
     except BaseException:
-        _close(env)
+        env.close()
         raise
 
 
@@ -71,13 +70,8 @@ def reassemble(config: RunConfig, algorithm: Algorithm, given: Given = Given()) 
         limits_in_order(config.cost_limit, env.spec.cost_names, config.task)
         return _assembled(config, algorithm, env, given)
     except BaseException:
-        _close(env)
-        raise
-
-
-def _close(env: Env) -> None:
-    if isinstance(env, BatchEnv):
         env.close()
+        raise
 
 
 def _assembled(config: RunConfig, algorithm: Algorithm, env: Env, given: Given) -> Parts:

@@ -26,8 +26,6 @@ from spacerl.runs.fields import check_value, checked, defaults_of, names_of, pla
 from spacerl.runs.folder import RunFolder
 from spacerl.types import EnvSpec, InputError, unknown_name
 
-BY_ENVIRONMENT = ("cost_limit", "rollout_length")  # settings that are complete once the environment is known
-
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
@@ -185,18 +183,14 @@ def read_config(folder: RunFolder, algorithm: Algorithm | None = None) -> tuple[
 def require_same_run(path: Path, draft: Draft) -> None:
     """A run that is there must be the one that was asked for, but for where and how it is stepped and kept."""
     there = RunFolder.open(path).config().settings()
-    wanted = {**draft.values, **draft.options}
-    ignored = (BOOKKEEPING - {"seed", "updates"}) | set(BY_ENVIRONMENT)
-    for name, value in wanted.items():
-        if name not in ignored and there.get(name) != value:
+    ignored = BOOKKEEPING - {"seed", "updates"}
+    for name, value in {**draft.values, **draft.options}.items():
+        # Limits by name, and a length that is left open, are known once the environment is made.
+        known = not isinstance(value, dict) and value is not None
+        if known and name not in ignored and there.get(name) != value:
             raise InputError(
                 f"'{path}' is a run with {name} {there.get(name)!r} and {value!r} was asked for: give a new --out"
             )
-    limits = wanted["cost_limit"]
-    if isinstance(limits, tuple) and there["cost_limit"] != limits:  # limits by name are ordered by the environment
-        raise InputError(
-            f"'{path}' is a run with cost_limit {there['cost_limit']!r} and {limits!r} was asked for: give a new --out"
-        )
 
 
 def default_folder(draft: Draft) -> Path:
