@@ -11,6 +11,7 @@ from typing import NamedTuple
 import clarabel
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 import scipy.sparse
 
 from spacerl.types import StepInputs
@@ -49,6 +50,23 @@ def nearest_point(L, point, normals, values) -> np.ndarray:
     return scale * solve_cone(L, -L @ point / scale, normals, -values / scale, cones)
 
 
+def least_worst_value(normals, values, level, room) -> float:
+    """min_s max(0, normals_i s + values_i over `level`) where normals_i s + values_i <= room_i for all others.
+
+    A linear program; `level` (M,) is true or false, `room` (M,) infinite where nothing is asked.
+    """
+    size = normals.shape[1]
+    objective = np.append(np.zeros(size), 1.0)
+    A = np.column_stack([normals, np.where(level, -1.0, 0.0)])
+    asked = level | np.isfinite(room)
+    bounds = [(None, None)] * size + [(0.0, None)]
+    b = np.where(level, 0.0, room) - values
+    tolerances = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    solution = scipy.optimize.linprog(objective, A[asked], b[asked], bounds=bounds, options=tolerances)
+    assert solution.status == 0, solution.message
+    return float(solution.fun)
+
+
 def trust_region_optimum(F, objective, delta, normals=None, values=None) -> np.ndarray:
     """argmax objective.s subject to s'Fs/2 <= delta and normals s + values <= 0."""
     F, objective = np.asarray(F, np.float64), np.asarray(objective, np.float64)
@@ -65,10 +83,10 @@ def trust_region_optimum(F, objective, delta, normals=None, values=None) -> np.n
     return back @ solve_cone(np.zeros((size, size)), -ascent, A, b, cones, tolerance=1e-7)
 
 
-def random_metrics(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """Symmetric positive definite matrices with condition number up to 100, (count, size, size) float32."""
+def random_metrics(rng: np.random.Generator, count: int, size: int, condition: float = 100.0) -> np.ndarray:
+    """Symmetric positive definite matrices with condition number up to `condition`, (count, size, size) float32."""
     rotation = np.linalg.qr(rng.normal(size=(count, size, size)))[0]
-    eigenvalues = 10.0 ** rng.uniform(-1.0, 1.0, size=(count, size))
+    eigenvalues = condition ** rng.uniform(-0.5, 0.5, size=(count, size))
     F = np.einsum("nij,nj,nkj->nik", rotation, eigenvalues, rotation)
     return (0.5 * (F + F.transpose(0, 2, 1))).astype(np.float32)
 

@@ -50,12 +50,52 @@ def project(
     directions: Array,  # (M, P) L^-1 normals
     values: Array,  # (M,) constraint values at the current parameters
     priority: tuple[int, ...] | None = None,
+    metric: Callable[[Array], Array] | None = None,  # (M, P) -> (M, P), applies L to each row
 ) -> Array:
-    """Nearest point to `point` in the metric L with n.s + v <= 0 for every constraint. Returns the correction (P,)."""
+    """Nearest point to `point` in the metric L with n.s + v <= 0 for every constraint. Returns the correction (P,).
+
+    Directions X from a few iterations of conjugate gradient solve L x = n only roughly. The matrix n_i.x_j is then not
+    symmetric, and multipliers of its symmetric part break the constraints. With `metric`, X only spans the corrections
+    to choose from: on a basis Q of it, orthonormal in L, a correction is Q^T z, its length |z| and constraint i reads
+    (Q n_i).z + n_i.point + v_i <= 0. That is a projection onto half-spaces again, with Gram matrix (Q n_i).(Q n_j), so
+    constraints hold to rounding whatever the solver did, and the point is the nearest that `directions` can reach. The
+    directions this amounts to are N G^-1 X with N = n X^T and G = X L X^T, which is X where the solves are exact;
+    orthonormal rows do without the inverse of G, which is singular for parallel constraints. A single constraint is
+    met along its own direction with or without `metric`.
+    """
+    priority = priority or (0,) * normals.shape[0]
     violation = normals @ point + values
-    gram = normals @ directions.T
-    multipliers = halfspace_multipliers(0.5 * (gram + gram.T), violation, priority or (0,) * normals.shape[0])
-    return -(multipliers @ directions)
+    if metric is None or normals.shape[0] == 1:
+        gram = normals @ directions.T
+        return -(halfspace_multipliers(0.5 * (gram + gram.T), violation, priority) @ directions)
+    basis = _orthonormal_rows(directions, metric(directions))
+    coordinates = normals @ basis.T
+    return -((halfspace_multipliers(coordinates @ coordinates.T, violation, priority) @ coordinates) @ basis)
+
+
+def _orthonormal_rows(rows: Array, images: Array) -> Array:
+    """A basis (M, P) of the span of `rows`, orthonormal in the metric that made `images` of them (Gram-Schmidt).
+
+    A row that vanishes, or that is parallel to those before it, has a zero row in its place.
+    """
+    basis: list[Array] = []
+    basis_images: list[Array] = []
+    for row, image in zip(rows, images, strict=True):
+        row, image = _unit_length(row, image, TINY)
+        for before, before_image in 2 * list(zip(basis, basis_images, strict=True)):  # once more for what rounding left
+            share = jnp.dot(before_image, row)
+            row, image = row - share * before, image - share * before_image
+        row, image = _unit_length(row, image, PARALLEL)
+        basis.append(row)
+        basis_images.append(image)
+    return jnp.stack(basis)
+
+
+def _unit_length(row: Array, image: Array, negligible: float) -> tuple[Array, Array]:
+    """A row and its image with row.image = 1; zero where that was `negligible`."""
+    squared = jnp.dot(row, image)
+    scale = jnp.where(squared > negligible, 1.0 / jnp.sqrt(jnp.maximum(squared, negligible)), 0.0)
+    return scale * row, scale * image
 
 
 def halfspace_multipliers(gram: Array, violation: Array, priority: tuple[int, ...]) -> Array:
