@@ -9,6 +9,7 @@ Gram matrix of their unit normals multiplies the tolerance.
 from __future__ import annotations
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from spacerl.core.steps import backtrack, constrained_step, natural_step, projec
 from support.convex import (
     least_worst_value,
     nearest_point,
+    nearest_point_of_a_thin_set,
     random_metrics,
     solved_rows,
     trust_region_optimum,
@@ -221,17 +223,84 @@ def test_an_empty_intersection_keeps_the_costs_then_the_least_divergence_then_th
         assert metric_length(L[i], found[i] - best) <= 10.0 * tolerance
 
 
-def test_costs_that_exclude_each_other_leave_at_most_the_gap_between_them():
-    rng = np.random.default_rng(3)
-    L = random_metrics(rng, COUNT, SIZE)
-    point = rng.normal(size=(COUNT, SIZE)).astype(np.float32)
-    cost = rng.normal(size=(COUNT, SIZE)).astype(np.float32)
-    normals = np.stack([cost, -cost], axis=1)
-    values = rng.normal(size=(COUNT, 2)).astype(np.float32)
-    values[:, 1] = 0.5 - values[:, 0]  # n.s + v <= 0 and -n.s + 0.5 - v <= 0
-    found = projected(L, point, normals, values, priority=(0, 0))
-    after = np.einsum("nmi,ni->nm", normals, found) + values
-    assert np.max(after) <= 0.5 + 1e-4
+EXCLUDING = ["opposite, both violated", "opposite, one violated", "opposite beside a third"]
+EXCLUDING += ["in a plane", "surrounding the origin", "four in three dimensions"]
+
+
+def excluding_costs(kind: str, divergence: bool, count: int = 100):
+    """Costs that exclude each other (or nearly do), and a divergence that has to wait for them; float32."""
+    rng = np.random.default_rng([3, EXCLUDING.index(kind), divergence])
+
+    def whole(low: int, high: int, *shape: int) -> np.ndarray:  # so that normals cancel to the last bit
+        return rng.integers(low, high, size=(count, *shape)).astype(np.float64)
+
+    L, point = random_metrics(rng, count, SIZE), rng.normal(size=(count, SIZE))
+    costs = whole(-9, 10, 3 if kind == "four in three dimensions" else 2, SIZE)
+    if kind == "in a plane":
+        costs = np.einsum("nmk,nki->nmi", whole(-3, 4, 3, 2), costs)
+    elif kind.startswith("opposite"):
+        costs[:, 1] = -costs[:, 0]
+    else:
+        costs = np.append(costs, -np.einsum("nk,nki->ni", whole(1, 6, costs.shape[1]), costs)[:, None], axis=1)
+    if kind == "opposite beside a third":
+        costs = np.stack([costs[:, 0], whole(-9, 10, SIZE), costs[:, 1]], axis=1)
+    K = costs.shape[1]
+    normals = costs * 2.0 ** whole(-9, 10, K, 1)
+    at_point = rng.normal(size=(count, K + divergence))
+    if kind == "opposite, both violated":
+        at_point[:, :2] = np.abs(at_point[:, :2])
+    elif kind == "opposite, one violated":
+        at_point[:, :2] = np.abs(at_point[:, :2]) * [1.0, -1.0]
+    if divergence:  # anywhere, or where it must get in the way of the costs
+        entangled = np.einsum("nk,nki->ni", whole(-3, 4, K), costs)
+        other = np.where(np.arange(count)[:, None] % 2 == 0, entangled, whole(-9, 10, SIZE))
+        normals = np.append(normals, other[:, None], axis=1)
+    length = np.sqrt(np.einsum("nmi,nmi->nm", normals, solved_rows(L, normals)))
+    values = at_point * length - np.einsum("nmi,ni->nm", normals, point)
+    alive = np.all(length > 0.0, axis=-1)
+    return tuple(x[alive].astype(np.float32) for x in (L, point, normals, values))
+
+
+def worst_condition(L: np.ndarray, unit_normals: np.ndarray) -> float:
+    """Largest condition number of the Gram matrix of unit normals over their independent subsets."""
+    gram = unit_normals @ np.linalg.solve(L.astype(np.float64), unit_normals.T)
+    sizes = range(1, len(gram) + 1)
+    subsets = itertools.chain.from_iterable(itertools.combinations(range(len(gram)), size) for size in sizes)
+    conditions = np.asarray([np.linalg.cond(gram[np.ix_(subset, subset)]) for subset in subsets])
+    return float(np.max(conditions[conditions < 1e8]))
+
+
+@pytest.mark.parametrize("divergence", [False, True])
+@pytest.mark.parametrize("kind", EXCLUDING)
+def test_costs_that_exclude_each_other_give_way_alike(kind, divergence):
+    """Least worst distance to the costs, then the least divergence, then the nearest point."""
+    L, point, normals, values = excluding_costs(kind, divergence)
+    K = normals.shape[1] - divergence
+    priority = (0,) * K + (1,) * divergence
+    found, in_metric = (
+        solve(L, point, normals, values, priority=priority) for solve in (projected, projected_in_metric)
+    )
+    judged = excluded = 0
+    for i in range(len(L)):
+        n, v = normals[i].astype(np.float64), values[i].astype(np.float64)
+        length = np.sqrt(np.einsum("mi,ij,mj->m", n, np.linalg.inv(L[i].astype(np.float64)), n))
+        n, v = n / length[:, None], v / length  # values as distances in the metric
+        condition = worst_condition(L[i], n)
+        if condition > 3e3:  # boundaries that meet too far away to tell from boundaries that never do
+            continue
+        costs = np.arange(len(v)) < K
+        worst = least_worst_value(n, v, costs, np.full(len(v), np.inf))
+        room = np.where(costs, worst + 1e-9, np.inf)  # a whisker more than none, for the solver's rounding
+        if divergence:
+            room[K] = least_worst_value(n, v, ~costs, room) + 1e-9
+        best = nearest_point_of_a_thin_set(L[i], point[i], n, v - room)
+        tolerance = 5e-7 * condition * (metric_length(L[i], point[i]) + metric_length(L[i], best))
+        for s in (found[i], in_metric[i]):
+            assert np.all(n @ s + v <= room + tolerance)
+            assert metric_length(L[i], s - best) <= tolerance
+        judged, excluded = judged + 1, excluded + (worst > 1e-3)
+    assert judged > 0.7 * len(L)
+    assert excluded > 0.05 * judged
 
 
 def test_nearly_opposite_constraints_keep_the_cost_and_do_not_explode():
@@ -251,6 +320,23 @@ def test_nearly_opposite_constraints_keep_the_cost_and_do_not_explode():
         on_plane = point[i] - (n @ point[i] + v) / (n @ direction) * direction
         assert n @ found[i] + v <= 1e-5 * (1.0 + np.linalg.norm(n) * np.linalg.norm(found[i]))
         assert metric_length(L[i], found[i] - on_plane) <= 1e-5 * (1.0 + metric_length(L[i], on_plane))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_degenerate_input_gives_finite_steps_at_every_scale(scale):
+    rng = np.random.default_rng(8)
+    n = rng.normal(size=(2, SIZE))
+    zero = np.zeros(SIZE)
+    triples = [[zero, zero, zero], [n[0], zero, -n[0]], [n[0], n[0], -n[0]], [n[0], n[1], -n[0] - n[1]]]
+    normals = np.repeat(np.asarray(triples) * scale, COUNT // 4, axis=0).astype(np.float32)
+    L = random_metrics(rng, len(normals), SIZE)
+    point = (10.0 ** rng.uniform(-6, 6, size=(len(L), 1)) * rng.normal(size=(len(L), SIZE))).astype(np.float32)
+    values = (10.0 ** rng.uniform(-6, 6, size=(len(L), 3)) * rng.normal(size=(len(L), 3))).astype(np.float32)
+    for solve in (projected, projected_in_metric):
+        for priority in ((0, 0, 0), (0, 0, 1), (1, 0, 1)):
+            found = solve(L, point, normals, values, priority)
+            assert np.all(np.isfinite(found))
+            assert np.array_equal(found[: COUNT // 4], point[: COUNT // 4])  # normals that vanish change nothing
 
 
 # ---------------------------------------------------------------- CPO's step

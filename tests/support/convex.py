@@ -50,6 +50,21 @@ def nearest_point(L, point, normals, values) -> np.ndarray:
     return scale * solve_cone(L, -L @ point / scale, normals, -values / scale, cones)
 
 
+def nearest_point_of_a_thin_set(L, point, normals, values) -> np.ndarray:
+    """As `nearest_point`, where the set may have next to no interior, which an interior-point method needs.
+
+    Least-distance programming by nonnegative least squares, an active-set method (Lawson and Hanson, chapter 23).
+    """
+    back = np.linalg.inv(np.linalg.cholesky(np.asarray(L, np.float64)).T)
+    point = np.asarray(point, np.float64)
+    violation = normals @ point + values
+    scale = np.max(np.abs(violation))
+    E = np.vstack([-(normals @ back).T, violation / scale])
+    target = np.append(np.zeros(len(point)), 1.0)
+    residual = E @ scipy.optimize.nnls(E, target)[0] - target
+    return point - scale * back @ (residual[:-1] / residual[-1])
+
+
 def least_worst_value(normals, values, level, room) -> float:
     """min_s max(0, normals_i s + values_i over `level`) where normals_i s + values_i <= room_i for all others.
 

@@ -104,7 +104,8 @@ def halfspace_multipliers(gram: Array, violation: Array, priority: tuple[int, ..
     `gram` (M, M) is n_i^T L^-1 n_j and `violation` (M,) the constraint values at s_0. The projection onto a polyhedron
     is the nearest of the feasible projections onto the affine hulls of its faces, so all 2^M faces are tried (M is the
     number of constraints: two or three). Where the intersection is empty, constraints of a lower `priority` number are
-    satisfied first, then the next level as far as a face allows (of two costs that exclude each other one is met). A
+    satisfied first, then the next level as far as a face allows. Constraints of one level that exclude each other give
+    way alike: the largest of their distances is as small as it can be, and the point the nearest where it is. A
     constraint whose normal vanishes cannot be influenced and is ignored.
     """
     scale = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0.0))
@@ -112,6 +113,9 @@ def halfspace_multipliers(gram: Array, violation: Array, priority: tuple[int, ..
     scale = jnp.where(alive, scale, 1.0)
     unit_gram = gram / (scale[:, None] * scale[None, :])
     distance = jnp.where(alive, violation / scale, 0.0)  # signed distance to each half-space, in the metric
+    for level in set(priority):
+        members = np.asarray(priority) == level
+        distance -= jnp.where(members, _unavoidable_distance(unit_gram, distance, alive, members), 0.0)
 
     faces = jnp.asarray(list(itertools.product([False, True], repeat=len(priority))))
     candidate = jax.vmap(lambda face: _onto_face(unit_gram, distance, face & alive))(faces)
@@ -124,6 +128,31 @@ def halfspace_multipliers(gram: Array, violation: Array, priority: tuple[int, ..
         keep &= worst - doubt <= jnp.min(worst + doubt)  # not worse for certain
     best = jnp.argmin(jnp.where(keep, candidate.squared_length, jnp.inf))
     return candidate.multipliers[best] / scale
+
+
+def _unavoidable_distance(unit_gram: Array, distance: Array, alive: Array, members: np.ndarray) -> Array:
+    """min_s max_i of the signed distances of `members` at s where that is positive, else zero.
+
+    By linear-programming duality it is the largest weighted mean of the distances over sets of unit normals that
+    cancel, sum w_i u_i = 0 with w >= 0. Sets of which no part is dependent are enough: these have one w, found by
+    writing their last normal as a combination of the others. What counts as dependent are the sets that are not tried
+    as faces, so that half-spaces keep their distance where the point in which their boundaries meet is a candidate.
+    """
+    indices = np.flatnonzero(members)
+    subsets = [subset for size in range(2, len(indices) + 1) for subset in itertools.combinations(indices, size)]
+    if not subsets:
+        return jnp.zeros(())
+    last = jnp.asarray([subset[-1] for subset in subsets])
+    others = jnp.asarray([np.isin(np.arange(len(members)), subset[:-1]) for subset in subsets])
+
+    def mean_where_normals_cancel(last: Array, others: Array) -> Array:
+        combination = _onto_face(unit_gram, unit_gram[:, last], others)
+        weights = -combination.multipliers
+        dependent = combination.regular & (unit_gram[last, last] - combination.squared_length <= PARALLEL)
+        cancel = dependent & jnp.all(weights >= 0.0) & alive[last] & jnp.all(alive | ~others)
+        return jnp.where(cancel, (distance[last] + weights @ distance) / (1.0 + jnp.sum(weights)), 0.0)
+
+    return jnp.maximum(jnp.max(jax.vmap(mean_where_normals_cancel)(last, others)), 0.0)
 
 
 class _Candidate(NamedTuple):
