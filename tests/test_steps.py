@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from spacerl.core.fisher import conjugate_gradient
-from spacerl.core.steps import backtrack, constrained_step, natural_step, project
+from spacerl.core.steps import backtrack, constrained_step, natural_step, project, stationarity
 from support.convex import (
     least_worst_value,
     nearest_point,
@@ -337,6 +337,65 @@ def test_degenerate_input_gives_finite_steps_at_every_scale(scale):
             found = solve(L, point, normals, values, priority)
             assert np.all(np.isfinite(found))
             assert np.array_equal(found[: COUNT // 4], point[: COUNT // 4])  # normals that vanish change nothing
+
+
+# ---------------------------------------------------------------- distance from a stationary point
+
+
+@jax.jit
+def stationarity_of_all(L, ascent, normals, directions, values):
+    def one(L, ascent, n, x, v):
+        return stationarity(ascent, n, x, v, metric=lambda rows: rows @ L)
+
+    return jax.vmap(one)(L, ascent, normals, directions, values)
+
+
+@pytest.mark.parametrize("M", [1, 2, 3])
+def test_a_stationary_point_leaves_nothing_of_the_ascent(M):
+    rng = np.random.default_rng([9, M])
+    L = random_metrics(rng, COUNT, SIZE)
+    normals = (rng.normal(size=(COUNT, M, SIZE)) * 10.0 ** rng.uniform(-3, 3, size=(COUNT, M, 1))).astype(np.float32)
+    directions = solved_rows(L, normals)
+    length = np.sqrt(np.einsum("nmi,nmi->nm", normals, directions))
+    # Complementary slackness: a constraint that pushes is active, and at least one pushes.
+    pushes = np.arange(M) <= rng.integers(0, M, size=(COUNT, 1))
+    multipliers = np.where(pushes, 10.0 ** rng.uniform(-1, 1, size=(COUNT, M)), 0.0) / length
+    ascent = np.einsum("nm,nmi->ni", multipliers, directions).astype(np.float32)
+    values = np.where(pushes, 0.0, -np.abs(rng.normal(size=(COUNT, M))) * length).astype(np.float32)
+    rho, s = (np.asarray(x, np.float64) for x in stationarity_of_all(L, ascent, normals, directions, values))
+    for i in range(COUNT):
+        assert rho[i] <= 2e-6 * gram_condition(L[i], normals[i])
+        assert rho[i] == pytest.approx(metric_length(L[i], s[i]) / metric_length(L[i], ascent[i]), rel=1e-3, abs=1e-9)
+
+
+def test_an_ascent_that_no_constraint_stops_is_as_far_from_stationary_as_it_is_long():
+    L, ascent, normals, values = projection_problems("slack", 3, "kl", seed=10)
+    rho, s = stationarity_of_all(L, ascent, normals, solved_rows(L, normals), values)
+    assert np.all(np.asarray(rho) == 1.0)
+    assert np.array_equal(s, ascent)
+
+
+@pytest.mark.parametrize("metric", ["kl", "l2"])
+def test_stationarity_is_the_length_of_the_nearest_feasible_point(metric):
+    L, ascent, normals, values = projection_problems("random", 2, metric, seed=11)
+    if metric == "l2":
+        rho, _ = jax.jit(jax.vmap(stationarity))(ascent, normals, normals, values)
+    else:
+        rho, _ = stationarity_of_all(L, ascent, normals, solved_rows(L, normals), values)
+    for i in range(COUNT):
+        best = metric_length(L[i], nearest_point(L[i], ascent[i], normals[i], values[i]))
+        wanted = metric_length(L[i], ascent[i])
+        assert abs(rho[i] * wanted - best) <= 5e-5 * gram_condition(L[i], normals[i]) * (wanted + best)
+
+
+def test_stationarity_without_an_ascent():
+    zero, normals = jnp.zeros(SIZE), jnp.eye(2, SIZE)
+    measure = jax.jit(stationarity)
+    met, _ = measure(zero, normals, normals, jnp.array([0.0, -1.0]))
+    violated, recovery = measure(zero, normals, normals, jnp.array([1.0, -1.0]))
+    assert float(met) == 0.0
+    assert np.isnan(float(violated))
+    assert np.allclose(recovery, -normals[0])
 
 
 # ---------------------------------------------------------------- CPO's step

@@ -73,6 +73,29 @@ def project(
     return -((halfspace_multipliers(coordinates @ coordinates.T, violation, priority) @ coordinates) @ basis)
 
 
+def stationarity(
+    ascent: Array,  # (P,) step of the reward alone: a positive multiple of F^-1 g
+    normals: Array,  # (M, P)
+    directions: Array,  # (M, P) L^-1 normals
+    values: Array,  # (M,)
+    priority: tuple[int, ...] | None = None,
+    metric: Callable[[Array], Array] | None = None,  # as for `project`; None: L = I
+) -> tuple[Array, Array]:
+    """rho = |s|_L / |ascent|_L and s, the nearest point to `ascent` that satisfies the constraints.
+
+    s vanishes, and rho with it, exactly where the current parameters satisfy the constraints and `ascent` is a
+    nonnegative combination of the directions of those that are active (the KKT conditions); rho is 1 where no
+    constraint is in the way. Without an ascent rho is 0 if nothing is violated, else there is no scale for s: NaN.
+    """
+    s = ascent + project(ascent, normals, directions, values, priority, metric)
+    rows = jnp.stack([s, ascent])
+    squared = jnp.sum(rows * (rows if metric is None else metric(rows)), axis=-1)
+    moved, wanted = jnp.sqrt(jnp.maximum(squared, 0.0))
+    known = squared[1] > TINY
+    without_ascent = jnp.where(squared[0] > TINY, jnp.nan, 0.0)
+    return jnp.where(known, moved / jnp.where(known, wanted, 1.0), without_ascent), s
+
+
 def _orthonormal_rows(rows: Array, images: Array) -> Array:
     """A basis (M, P) of the span of `rows`, orthonormal in the metric that made `images` of them (Gram-Schmidt).
 
