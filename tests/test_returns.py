@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from spacerl.core.returns import advantages_and_returns, episode_sums, step_indices
+from spacerl.core.returns import advantages_and_returns, episode_sums, least_sums, step_indices, unaffected
 
 
 def random_columns(seed: int, T: int = 23, N: int = 6, S: int = 3):
@@ -112,7 +112,7 @@ def test_episode_sums_of_padded_columns():
     mean, error, length = episode_sums(signals, index, valid, gammas.astype(np.float32))
     totals = np.array([(signals[:k, n] * gammas ** np.arange(k)[:, None]).sum(0) for n, k in enumerate(lengths)])
     np.testing.assert_allclose(mean, totals.mean(0), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(error, totals.std(0) / np.sqrt(len(lengths)), rtol=1e-4)
+    np.testing.assert_allclose(error, totals.std(0, ddof=1) / np.sqrt(len(lengths)), rtol=1e-4)
     assert float(length) == pytest.approx(lengths.mean())
 
 
@@ -129,3 +129,34 @@ def test_episode_sums_of_several_episodes_in_a_column():
         totals += gammas ** index[t, n] * signals[t, n]
     np.testing.assert_allclose(mean, totals / episodes, rtol=1e-5, atol=1e-5)
     assert float(length) == pytest.approx(index.size / episodes)
+
+
+def test_one_episode_says_nothing_about_its_error():
+    signals, valid, terminated, truncated, _ = (x[:, :1] if np.ndim(x) > 1 else x for x in padded_columns(seed=6))
+    mean, error, _ = episode_sums(signals, step_indices(terminated, truncated), valid, np.ones(2, np.float32))
+    assert np.all(np.isfinite(mean))
+    assert np.all(np.isnan(error))
+
+
+@pytest.mark.parametrize(
+    ("values", "ends", "expected"),
+    [
+        ([0.0, 0.0, 0.0], True, True),  # never anything
+        ([0.0, 0.0, 1e-6], False, False),
+        ([1.0, 1.0, 1.0], False, True),  # the same in every step of episodes that only time ends
+        ([1.0, 1.0, 1.0], True, False),  # an episode that ends sooner has less of it
+        ([1.0, 2.0, 1.0], False, False),
+    ],
+)
+def test_which_signals_no_action_can_have_changed(values, ends, expected):
+    """Padding holds other numbers, and an end there is none."""
+    signals = np.array([*values, 7.0], np.float32)[:, None, None]
+    terminated = np.array([False, False, ends, True])[:, None]
+    valid = np.array([True, True, True, False])[:, None]
+    assert np.asarray(unaffected(signals, terminated, valid)).tolist() == [expected]
+
+
+def test_the_least_an_episode_can_cost():
+    signals = np.array([[0.5, 0.0, -2.0], [0.5, 3.0, 1.0], [-9.0, -9.0, -9.0]], np.float32)[:, None]  # (3, 1, 3)
+    index, valid = np.array([[0], [1], [2]]), np.array([[True], [True], [False]])
+    assert np.asarray(least_sums(signals, index, valid)).tolist() == [0.0, 0.0, -4.0]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from spacerl.algorithms.options import ThresholdOptions
-from spacerl.core.thresholds import lemma_threshold, next_threshold, running_mean, trust_radius
+from spacerl.core.thresholds import lemma_threshold, next_threshold, relative_excess, running_mean, trust_radius
 from spacerl.types import Measured
 
 
@@ -45,3 +45,10 @@ def test_a_fixed_threshold_ignores_what_the_lemma_sees():
 
     assert following("fixed") == 3.0
     assert following("lemma") == lemma_threshold(h_D, J_R, J_C, *previous, h_C, 10.0) == 43.0
+
+
+def test_costs_are_compared_in_parts_of_their_limits():
+    """The second is 0.2 above its limit and the first 0.5; but that is three times the one limit, half of the other."""
+    J_C, h_C = jnp.array([1.5, 0.3, 0.0, 0.1]), jnp.array([1.0, 0.1, 0.0, 0.0])
+    np.testing.assert_allclose(relative_excess(J_C, h_C), [1.0 / 3.0, 2.0 / 3.0, 0.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(relative_excess(jnp.array([0.5, -2.0]), jnp.array([1.0, 1.0])), [-0.5, -1.5])

@@ -50,25 +50,31 @@ class Drift(Toy):
         return state, -((state - 1.0) ** 2), jnp.stack([state, action[0] ** 2]), jnp.array(False)
 
 
-def drift_on_paper(theta, horizon: int) -> np.ndarray:
-    """J_R (undiscounted), J_C of both costs and J_D of the linear policy, from the state's mean and variance."""
-    w, b, log_std = (float(x) for x in theta)
+def drift_on_paper(theta, horizon: int, discount: float = 1.0) -> np.ndarray:
+    """J_R, J_C of both costs and J_D of the linear policy, from the state's mean and variance; `theta` (3,), or one
+    for each step (horizon, 3)."""
     w_B, b_B, log_std_B = (float(x) for x in BASELINE)
-    variance_a, variance_B = np.exp(2.0 * log_std), np.exp(2.0 * log_std_B)
     m, V, totals = START, 0.0, np.zeros(4)
-    for _ in range(horizon):
+    for t, (w, b, log_std) in enumerate(np.broadcast_to(np.asarray(theta, np.float64), (horizon, 3))):
+        variance_a, variance_B = np.exp(2.0 * log_std), np.exp(2.0 * log_std_B)
         gap = ((w - w_B) ** 2 * V + ((w - w_B) * m + b - b_B) ** 2) / variance_B
         divergence = 0.5 * (variance_a / variance_B - 1.0 + gap) + log_std_B - log_std
         effort = w * w * V + (w * m + b) ** 2 + variance_a
         m, V = (1.0 + w) * m + b, (1.0 + w) ** 2 * V + variance_a
-        totals += [-(V + (m - 1.0) ** 2), m, effort, divergence]
+        totals += [-(discount**t) * (V + (m - 1.0) ** 2), m, effort, divergence]
     return totals
 
 
-def finite_differences(theta, horizon: int) -> np.ndarray:
-    """Gradients of `drift_on_paper`, (4, 3)."""
-    h, theta = 1e-5, np.asarray(theta, np.float64)
-    ahead, behind = ([drift_on_paper(theta + shift, horizon) for shift in s * h * np.eye(3)] for s in (1.0, -1.0))
+def finite_differences(theta, horizon: int, discount: float = 1.0, steps=slice(None)) -> np.ndarray:
+    """Gradients of `drift_on_paper` in the parameters that act in `steps`, (4, 3)."""
+    h, theta = 1e-5, np.tile(np.asarray(theta, np.float64), (horizon, 1))
+
+    def shifted(shift):
+        moved = theta.copy()
+        moved[steps] += shift
+        return drift_on_paper(moved, horizon, discount)
+
+    ahead, behind = ([shifted(shift) for shift in s * h * np.eye(3)] for s in (1.0, -1.0))
     return (np.array(ahead) - np.array(behind)).T / (2.0 * h)
 
 
@@ -77,10 +83,11 @@ EPISODES = 40_000
 
 
 @functools.cache
-def drift(horizon: int):
+def drift(horizon: int, discount: float = 1.0):
     """A learner and its batch of many episodes. Critics know nothing: they take out noise, which is not looked at."""
     env = Drift(horizon)
-    config = make_config("space-printed", rollout_length=horizon, cost_limit=(0.0, 0.0), **DRIFT_FIELDS)
+    fields = {**DRIFT_FIELDS, "discount": discount}
+    config = make_config("space-printed", rollout_length=horizon, cost_limit=(0.0, 0.0), **fields)
     learner = make_learner(env, config, baseline=True)
 
     def run(key):
@@ -92,7 +99,7 @@ def drift(horizon: int):
 
 
 def gradients(learner, batch) -> np.ndarray:
-    return np.asarray(quick_jit(lambda theta: surrogate_gradients(learner, batch, theta))(jnp.asarray(THETA)))
+    return np.asarray(quick_jit(lambda theta: surrogate_gradients(learner, batch, theta)[0])(jnp.asarray(THETA)))
 
 
 # ---------------------------------------------------------------- units
@@ -107,6 +114,59 @@ def test_gradients_are_those_of_episode_sums(horizon):
     np.testing.assert_allclose(sums, drift_on_paper(THETA, horizon), rtol=0.02)
     # 40,000 episodes: the sampling error of a gradient is one to two per cent of its length.
     assert np.all(np.linalg.norm(found - expected, axis=-1) < 0.06 * np.linalg.norm(expected, axis=-1))
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.99, 0.9, 0.6])
+def test_the_gain_is_the_gradient_of_J_R_and_g_is_of_its_size_but_forgets_no_step(discount):
+    """Each step's share of the gradient of J_R fades with discount^t; in g it does not, but for a common factor."""
+    horizon = 6
+    learner, batch = drift(horizon, discount)
+    found, gain = quick_jit(lambda theta: surrogate_gradients(learner, batch, theta))(jnp.asarray(THETA))
+    g, gain = np.asarray(found[0]), np.asarray(gain)
+    assert float(batch.J_R) == pytest.approx(drift_on_paper(THETA, horizon, discount)[0], rel=0.02)
+    expected = finite_differences(THETA, horizon, discount)[0]
+    assert np.linalg.norm(gain - expected) < 0.06 * np.linalg.norm(expected)
+    weight = discount ** np.arange(horizon)
+    shares = [finite_differences(THETA, horizon, discount, t)[0] / weight[t] for t in range(horizon)]
+    direction = weight.mean() * np.sum(shares, axis=0)
+    assert np.linalg.norm(g - direction) < 0.06 * np.linalg.norm(direction)
+    if discount == 1.0:
+        assert np.array_equal(g, gain)
+    elif discount < 0.9:
+        assert np.linalg.norm(g - gain) > 0.1 * np.linalg.norm(gain)  # and the two can be told apart
+
+
+class Repeated(Toy):
+    """The same bandit in every step of a long episode: the reward is highest at action 1."""
+
+    horizon = 1000
+
+    def step(self, state, action):
+        return state, -((action[0] - 1.0) ** 2), jnp.zeros(1), jnp.array(False)
+
+
+def test_what_a_step_promises_is_what_J_R_gains_however_long_the_episode():
+    """J_R = -((b - 1)^2 + variance) (1 - discount^T) / (1 - discount). Weighted flat the promise was ten times that."""
+    env, discount = Repeated(), 0.99
+    config = make_config(
+        "trpo", rollout_length=env.horizon, **{**DRIFT_FIELDS, "discount": discount, "gae_lambda": 0.0}
+    )
+    learner, theta = make_learner(env, config), jnp.array([0.0, 0.5, np.log(0.5)])
+
+    @quick_jit
+    def both():
+        state = initial_state(learner, 0)._replace(theta=theta)
+        batch = make_batch(learner, state, collect(learner, env, theta, jax.random.key(5), 40), None)
+        inputs = step_inputs(learner, batch, state, jnp.arange(100))
+        return inputs.g, inputs.gain
+
+    g, gain = (np.asarray(x) for x in both())
+    step = np.array([0.0, 0.01, -0.01])
+    weights = (1.0 - discount**env.horizon) / (1.0 - discount)
+    gradient = -weights * np.array([0.0, 2.0 * (0.5 - 1.0), 2.0 * 0.25])
+    gained = gradient @ step
+    assert gain @ step == pytest.approx(gained, rel=0.1)
+    assert g @ step == pytest.approx(gained, rel=0.1)  # every step has the same effect here
 
 
 def test_the_divergence_needs_both_of_its_terms():
@@ -181,7 +241,7 @@ def test_units_hold_for_episodes_of_different_length():
     expected = (1.0 - 0.6**8) / 0.4
     assert float(batch.episode_length) == pytest.approx(expected, rel=0.02)
     assert float(batch.J_C[0]) == pytest.approx(0.7 * expected, rel=0.04)
-    c = quick_jit(lambda: surrogate_gradients(learner, batch, theta))()[1]
+    c = quick_jit(lambda: surrogate_gradients(learner, batch, theta)[0])()[1]
     assert float(c[1]) == pytest.approx(expected, rel=0.05)
 
 
@@ -199,7 +259,7 @@ def test_episode_sums_of_a_batch_match_a_loop():
     assert all(ends[k - 1, n] for n, k in enumerate(lengths))
     assert float(batch.J_R) == pytest.approx(J_R, rel=1e-4)
     assert float(batch.J_C[0]) == pytest.approx(episode_cost.mean(), rel=1e-4)
-    assert float(batch.J_C_error[0]) == pytest.approx(episode_cost.std() / np.sqrt(len(lengths)), rel=1e-3)
+    assert float(batch.J_C_error[0]) == pytest.approx(episode_cost.std(ddof=1) / np.sqrt(len(lengths)), rel=1e-3)
     assert np.isnan(float(batch.J_D))
     weight = np.asarray(batch.weight).reshape(valid.shape)
     assert np.array_equal(weight > 0.0, valid > 0.0)

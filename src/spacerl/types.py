@@ -1,7 +1,7 @@
 """The records and contracts that pass between packages, and the errors every package may raise. No jax at run time.
 
-Sign convention, everywhere: ``g`` is the ascent direction of reward; ``a`` and ``c`` are gradients of what must stay
-*below* a threshold; ``b = J_D - h_D`` and ``d = J_C - h_C`` are positive when the threshold is exceeded.
+Sign convention, everywhere: ``g`` and ``gain`` are ascent directions of reward; ``a`` and ``c`` are gradients of what
+must stay *below* a threshold; ``b = J_D - h_D`` and ``d = J_C - h_C`` are positive when the threshold is exceeded.
 
 Array shapes are given in the comments: T steps, N environments, B = T * N samples, K costs, P policy parameters.
 """
@@ -294,18 +294,26 @@ class Batch(NamedTuple):
     J_R: Array  # () mean discounted episode reward
     J_C: Array  # (K,) mean undiscounted episode cost
     J_D: Array  # () mean undiscounted episode divergence, NaN without a baseline
-    J_C_error: Array  # (K,) standard error of J_C over the batch's episodes
+    J_C_error: Array  # (K,) standard error of J_C over the batch's episodes; NaN where one episode says nothing of it
+    J_C_least: Array  # (K,) least that J_C can be: zero, unless costs below zero were seen
+    discounting: Array  # (B,) discount of the reward to the power of the step within the episode: its weight in J_R
     episode_length: Array  # () mean number of steps
 
 
 class StepInputs(NamedTuple):
     """All a policy step may look at. g, a, c are gradients of per-episode sums; b and d are in the same units.
 
+    Two gradients of reward, which differ where its discount is below 1. `gain` is the gradient of J_R: every step of
+    an episode has the weight it has in J_R, discount^t. What a step says it will change J_R by is gain.s. `g` is where
+    steps go: every step of an episode counts alike, as everywhere in the field, because J_R forgets all but the first
+    steps of a long episode; times the mean of discount^t, so that it is of the size of `gain` and may be added to a, c.
+
     What a step does not use is not computed: the compiler leaves it out. `batch`, `policy` and `key` are for
     first-order methods, which descend on minibatches of a loss of their own instead of solving with F.
     """
 
-    g: Array  # (P,) gradient of J_R
+    g: Array  # (P,) direction of reward
+    gain: Array  # (P,) gradient of J_R; g where nothing is discounted
     a: Array  # (P,) gradient of J_D (zero without a baseline)
     b: Array  # () J_D - h_D
     c: Array  # (K, P) gradients of J_C
@@ -313,7 +321,10 @@ class StepInputs(NamedTuple):
     solve: Callable[[Array], Array]  # (M, P) -> (M, P), applies F^-1 to each row
     fisher: Callable[[Array], Array]  # (M, P) -> (M, P), applies F to each row
     delta: Array  # () trust-region radius
-    d_error: Array | float = 0.0  # (K,) standard error of d over the batch's episodes
+    d_error: Array | float = 0.0  # (K,) standard error of d over the batch's episodes; NaN where it is unknown
+    d_least: Array | float = -math.inf  # (K,) least that d can be
+    h_C: Array | float = 0.0  # (K,) limits
+    J_R: Array | float = math.nan  # () of the batch
     batch: Any = None  # Batch
     policy: Any = None  # (step (P,), rows (n,)) -> distribution at theta + step on those rows of the batch
     key: Any = None  # for steps that draw random numbers
@@ -344,6 +355,7 @@ class Measured(NamedTuple):
     J_C: Array  # (K,)
     h_C: Array  # (K,)
     J_D: Array  # () NaN without a baseline
+    scale: Array | float = 1.0  # () share of the newest step that was taken; NaN where the policy became another one
 
 
 class TrainState(NamedTuple):

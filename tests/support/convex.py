@@ -129,7 +129,7 @@ class Problem(NamedTuple):
 
     def inputs(self) -> StepInputs:
         return StepInputs(
-            *(jnp.asarray(x) for x in (self.g, self.a, self.b, self.c, self.d)),
+            *(jnp.asarray(x) for x in (self.g, self.g, self.a, self.b, self.c, self.d)),
             solve=lambda rows: rows @ self.F_inverse,
             fisher=lambda rows: rows @ self.F,
             delta=jnp.asarray(self.delta),

@@ -62,7 +62,8 @@ def episode_sums(
 ) -> tuple[Array, Array, Array]:
     """Mean over episodes of the discounted sum from the episode's start, its standard error, and the mean length.
 
-    Every column begins with a reset, so the number of episodes is the number of valid first steps.
+    Every column begins with a reset, so the number of episodes is the number of valid first steps. One episode says
+    nothing about its spread: the error is NaN.
     """
     weighted = signals * valid[..., None] * discounts ** index[..., None].astype(signals.dtype)
     first = (index == 0) & valid
@@ -77,4 +78,22 @@ def episode_sums(
 
     totals = jax.lax.scan(backward, jnp.zeros_like(weighted[0]), (weighted, index == 0), reverse=True)[1]
     squares = jnp.sum(jnp.where(first[..., None], (totals - mean) ** 2, 0.0), axis=(0, 1))
-    return mean, jnp.sqrt(squares) / episodes, jnp.sum(valid) / episodes
+    error = jnp.where(episodes > 1.0, jnp.sqrt(squares / (episodes * jnp.maximum(episodes - 1.0, 1.0))), jnp.nan)
+    return mean, error, jnp.sum(valid) / episodes
+
+
+def unaffected(signals: Array, terminated: Array, valid: Array) -> Array:
+    """(S,) whether no action can have changed a signal: it is the same in every step, and zero or in episodes that
+    nothing but time ends. What a critic makes of such a signal is noise."""
+    shown = valid[..., None]
+    least = jnp.min(jnp.where(shown, signals, jnp.inf), axis=(0, 1))
+    most = jnp.max(jnp.where(shown, signals, -jnp.inf), axis=(0, 1))
+    return (least == most) & ((least == 0.0) | ~jnp.any(terminated & valid))
+
+
+def least_sums(signals: Array, index: Array, valid: Array) -> Array:
+    """(S,) a bound below on what an episode's sum can be, from the least value of a step that was seen: zero where no
+    value was negative, else that value in every step of the longest episode."""
+    least = jnp.min(jnp.where(valid[..., None], signals, jnp.inf), axis=(0, 1))
+    longest = jnp.max(jnp.where(valid, index, 0)) + 1
+    return jnp.minimum(least, 0.0) * longest

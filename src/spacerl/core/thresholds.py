@@ -37,8 +37,14 @@ def next_threshold(
     """h_D of the next update: "fixed" keeps it, "lemma" follows the paper."""
     if options.threshold_rule == "fixed":
         return h_D
-    J_R, J_C, h_C, _ = measured
-    return lemma_threshold(h_D, J_R, J_C, previous_J_R, previous_J_C, h_C, options.threshold_constant)
+    constant = options.threshold_constant
+    return lemma_threshold(h_D, measured.J_R, measured.J_C, previous_J_R, previous_J_C, measured.h_C, constant)
+
+
+def relative_excess(J_C: Array, h_C: Array) -> Array:
+    """By which part of its limit each cost is above it, from -1 to 1 where costs are not negative: (J_C - h_C) / h_C
+    below the limit, and 1 - h_C / J_C above, which also compares costs whose limit is zero."""
+    return (J_C - h_C) / jnp.maximum(jnp.maximum(h_C, jnp.abs(J_C)), 1e-30)
 
 
 def trust_radius(radius: Array, kept: Array, overshot: Array, largest: float) -> Array:

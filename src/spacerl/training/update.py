@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from spacerl.algorithms.contract import Algorithm
 from spacerl.core.batching import for_each
 from spacerl.core.fisher import conjugate_gradient, fisher_product
-from spacerl.core.returns import advantages_and_returns, episode_sums, step_indices
+from spacerl.core.returns import advantages_and_returns, episode_sums, least_sums, step_indices, unaffected
+from spacerl.core.thresholds import relative_excess
 from spacerl.policies.family import PolicyFamily
 from spacerl.policies.normaliser import fresh_normaliser
 from spacerl.runs.config import RunConfig
@@ -120,6 +121,7 @@ def make_batch(learner: Learner, state: TrainState, rollout: Rollout, baseline_d
     weight = rollout.valid.reshape(-1) / jnp.maximum(jnp.sum(rollout.valid), 1)
     flat = advantages.reshape(T * N, S)
     centred = without_rounding(flat - weight @ flat, weight, returns.reshape(T * N, S))
+    centred = jnp.where(unaffected(signals, rollout.terminated, rollout.valid), 0.0, centred)
     flatten = jax.tree.map(lambda leaf: leaf.reshape(T * N, *leaf.shape[2:]), (rollout, baseline_dist))
     samples, baseline = flatten
     K = len(costs)
@@ -141,6 +143,8 @@ def make_batch(learner: Learner, state: TrainState, rollout: Rollout, baseline_d
         J_C=sums[1 : K + 1],
         J_D=sums[-1] if has_baseline else jnp.array(jnp.nan),
         J_C_error=errors[1 : K + 1],
+        J_C_least=least_sums(signals, index, rollout.valid)[1 : K + 1],
+        discounting=config.discount ** index.reshape(-1).astype(jnp.float32),
         episode_length=length,
     )
 
@@ -171,11 +175,12 @@ def without_rounding(centred: Array, weight: Array, returns: Array) -> Array:
 def surrogates(learner: Learner, batch: Batch, dist: Any) -> Array:
     """Per-episode surrogate objectives of a policy that acts by `dist` on the batch, (1 + K + 1,): J_R, each J_C, J_D.
 
-    Sample means times the mean episode length, so that their gradients are gradients of episode sums. The divergence
-    has two parts: the score term (which states are visited) and the direct term (what is done in them).
+    Sample means times the mean episode length, so that their gradients are gradients of episode sums; reward in units
+    of J_R, whatever its discount (see `StepInputs`). The divergence has two parts: the score term (which states are
+    visited) and the direct term (what is done in them).
     """
-    ratio = jnp.exp(dist.log_prob(batch.action) - batch.log_prob)
-    weighted = ratio * batch.weight
+    weighted = jnp.exp(dist.log_prob(batch.action) - batch.log_prob) * batch.weight
+    reward = (batch.weight @ batch.discounting) * (weighted @ batch.reward_advantage)
     divergence = jnp.array(0.0)
     if batch.baseline_dist is not None:
         kind = learner.algorithm.divergence_gradient
@@ -183,36 +188,47 @@ def surrogates(learner: Learner, batch: Batch, dist: Any) -> Array:
             divergence += weighted @ batch.divergence_advantage
         if kind in ("full", "direct"):
             divergence += batch.weight @ dist.kl(batch.baseline_dist)
-    parts = jnp.concatenate(
-        [(weighted @ batch.reward_advantage)[None], weighted @ batch.cost_advantage, divergence[None]]
-    )
-    return batch.episode_length * parts
+    return batch.episode_length * jnp.concatenate([reward[None], weighted @ batch.cost_advantage, divergence[None]])
 
 
-def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> Array:
-    """Gradients of all surrogates in theta, (1 + K + 1, P), from one pass through the policy."""
+def discounted_surrogate(batch: Batch, dist: Any) -> Array:
+    """Surrogate of J_R itself: every step of an episode has the weight it has there, ()."""
+    ratio = jnp.exp(dist.log_prob(batch.action) - batch.log_prob)
+    return batch.episode_length * (ratio * batch.weight * batch.discounting) @ batch.reward_advantage
+
+
+def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> tuple[Array, Array]:
+    """Gradients in theta of all surrogates, (1 + K + 1, P), and of J_R, (P,), from one pass through the policy."""
     dist, pull_back = jax.vjp(lambda t: learner.family.apply(t, batch.inputs), theta)
     per_sample = jax.jacrev(lambda distribution: surrogates(learner, batch, distribution))(dist)
-    return for_each(lambda cotangent: pull_back(cotangent)[0], per_sample)
+    gradients = for_each(lambda cotangent: pull_back(cotangent)[0], per_sample)
+    if learner.config.discount == 1.0:
+        return gradients, gradients[0]
+    return gradients, pull_back(jax.grad(discounted_surrogate, argnums=1)(batch, dist))[0]
 
 
 def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array, key: Any = None) -> StepInputs:
     """The only place where gradients, constraint values and the Fisher matrix are put into the step's units."""
     config, theta = learner.config, state.theta
-    gradients = surrogate_gradients(learner, batch, theta)
+    gradients, gain = surrogate_gradients(learner, batch, theta)
+    h_C = jnp.array(config.cost_limit)
     row_weight = batch.weight[rows] / jnp.maximum(jnp.sum(batch.weight[rows]), 1e-30)
     subsample = batch.inputs[rows]
     product = fisher_product(lambda t: learner.family.apply(t, subsample), theta, row_weight, config.cg_damping)
     return StepInputs(
         g=gradients[0],
+        gain=gain,
         a=gradients[-1],
         b=batch.J_D - learner.algorithm.threshold(state.algorithm),
         c=gradients[1:-1],
-        d=batch.J_C - jnp.array(config.cost_limit),
+        d=batch.J_C - h_C,
         solve=lambda rhs: conjugate_gradient(product, rhs, config.cg_iterations),
         fisher=product,
         delta=jnp.array(config.delta),
         d_error=batch.J_C_error,
+        d_least=batch.J_C_least - h_C,
+        h_C=h_C,
+        J_R=batch.J_R,
         batch=batch,
         policy=lambda step, rows: learner.family.apply(theta + step, batch.inputs[rows]),
         key=key,
@@ -258,17 +274,20 @@ def update(
     violation = jnp.sum(jnp.maximum(batch.J_C - h_C, 0.0))
     steps = state.env_steps + jnp.sum(rollout.valid).astype(jnp.uint32)
     remembered = state.algorithm if proposal.memory is None else proposal.memory
-    normaliser = state.normaliser
+    normaliser, taken = state.normaliser, scale
     if config.normalise_observations:
         normaliser = learner.family.absorb(state.normaliser, batch.obs, batch.weight > 0.0)
         # The statistics move, the policy does not. But the first batch only gives them: a network drawn for numbers of
         # unit size is of no use on raw ones, and begins with the second.
         rebased = learner.family.rebase(theta, state.normaliser, normaliser)
-        theta = jnp.where(state.normaliser.count > 0, rebased, state.theta)
+        begun = state.normaliser.count > 0
+        theta, scale, taken = (
+            jnp.where(begun, *pair) for pair in ((rebased, state.theta), (scale, 0.0), (scale, jnp.nan))
+        )
     following = TrainState(
         theta=theta,
         critics=critics,
-        algorithm=algorithm.control(remembered, Measured(batch.J_R, batch.J_C, h_C, batch.J_D)),
+        algorithm=algorithm.control(remembered, Measured(batch.J_R, batch.J_C, h_C, batch.J_D, taken)),
         key=key,
         update=state.update + 1,
         env_steps=steps,
@@ -301,8 +320,8 @@ def subsample_rows(key: Array, samples: int, share: float) -> Array:
 
 
 def _cost_metrics(learner: Learner, batch: Batch, h_C: Array) -> Metrics:
-    """J_C and h_C of the most violated cost; with several, each one by name as well."""
-    worst = jnp.argmax(batch.J_C - h_C)
+    """J_C and h_C of the cost that is farthest above its limit, in parts of it; with several, each by name as well."""
+    worst = jnp.argmax(relative_excess(batch.J_C, h_C))
     metrics = {
         "J_R": batch.J_R,
         "J_C": batch.J_C[worst],
