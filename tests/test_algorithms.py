@@ -201,64 +201,6 @@ def test_guarded_space_adds_a_bounded_pull_that_promises_reward_and_keeps_the_co
         assert np.all(after <= np.maximum(before, 0.0) + 1e-4 * size)
 
 
-def seeking(J_R: float, excess: float = 0.0, **fields):
-    """The rule and its state after an update in which the policy earned 1, with a baseline that was measured so."""
-    rule = algorithm_of(make_config("space", **fields))
-    state = rule.init(1, BaselineMeasurement(J_R, excess))
-    return rule, rule.control(state, measured(1.0, J_D=100.0))
-
-
-def test_guarded_space_goes_downhill_to_a_baseline_that_is_better_and_safe():
-    problems = random_problems(seed=21, count=COUNT, costs=1)
-    problems = problems._replace(d=np.full_like(problems.d, -1e9), b=np.full_like(problems.b, 50.0))
-    fields = {"pull_kl": BOUND, "pull_kl_max": BOUND}
-    plain = proposals(problems, "space", **fields)
-    sought = proposals(problems, "space", state=seeking(2.0, pull_kl_max=BOUND)[1], **fields)
-    alone = proposals(problems._replace(b=np.full_like(problems.b, -1e9)), "space", **fields)
-    unpaid = np.linalg.norm(plain - alone, axis=1) < 1e-6 * np.linalg.norm(alone, axis=1)
-    assert 0 < unpaid.sum() < COUNT
-    assert_identical(sought[~unpaid], plain[~unpaid])
-    # Where the pull promises no reward it is taken all the same, and leads nearer.
-    assert np.all(np.einsum("ni,ni->n", problems.a, sought - alone)[unpaid] < 0.0)
-
-
-@pytest.mark.parametrize(
-    ("J_R", "excess", "fields"),
-    [(0.5, 0.0, {}), (2.0, 0.6, {}), (2.0, NAN, {}), (NAN, 0.0, {}), (2.0, 0.0, {"seek_baseline": False})],
-    ids=["worse", "unsafe", "cost unknown", "reward unknown", "not wanted"],
-)
-def test_guarded_space_seeks_no_other_baseline(J_R, excess, fields):
-    problems = random_problems(seed=22, count=COUNT, costs=1)
-    state = seeking(J_R, excess, **fields)[1]
-    expected = proposals(problems, "space", state=seeking(NAN)[1])
-    assert_identical(proposals(problems, "space", state=state, **fields), expected)
-
-
-def test_a_baseline_that_cannot_be_reached_is_given_up():
-    rule, state = seeking(2.0)
-    spent = [float(state.seek_kl)]
-    for J_D in (90.0, 95.0, 99.0, 105.0, 110.0):
-        state = rule.control(state, measured(1.0, J_D=J_D))
-        spent.append(float(state.seek_kl))
-    assert spent[1] == spent[0]  # nearer, at the most it may spend
-    assert np.all(np.diff(spent[1:]) < 0.0)
-
-
-@pytest.mark.parametrize("J_R", [NAN, 2.0], ids=["not sought", "sought"])
-def test_a_baseline_that_is_near_enough_is_not_followed(J_R):
-    """Where the safe step keeps the divergence constraint the pull is nothing, not the rounding of two projections."""
-    problems = random_problems(seed=23, count=COUNT, costs=1)
-    rule, state = seeking(J_R)
-    propose = jax.vmap(lambda problem: rule.step(problem.inputs(), state))
-    approach = np.einsum("ni,ni->n", problems.a, proposals(problems, "pcpo"))  # by how much the safe step changes J_D
-    slack = 1e-3 * np.abs(approach)
-    near = propose(problems._replace(b=-approach - slack))
-    assert not np.any(near.info["follows"])
-    assert np.all(np.isnan(near.memory.promised_gain)), "kappa is judged by steps that followed"
-    far = propose(problems._replace(b=-approach + slack))
-    assert np.mean(far.info["follows"]) > 0.3
-
-
 def test_guarded_space_far_inside_its_region_is_pcpo():
     problems = random_problems(seed=19, count=COUNT, costs=1)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))

@@ -229,3 +229,69 @@ def test_a_categorical_policy_keeps_its_cost_and_takes_the_best_that_is_left():
 def probabilities(learner, theta) -> np.ndarray:
     logits = np.asarray(learner.family.apply(jnp.asarray(theta), jnp.ones(1)).logits, np.float64)
     return np.exp(logits) / np.exp(logits).sum()
+
+
+# ---------------------------------------------------------------- guarded SPACE, with critics that err
+
+NEURAL = {"critic": "neural", "critic_kl": 0.05}
+
+
+class Harmless(Target):
+    """The bandit over ten steps, with a cost that is always zero."""
+
+    horizon = 10
+
+    def step(self, state, action):
+        return state, -((action[0] - 1.0) ** 2), jnp.zeros(1), jnp.array(False)
+
+
+@pytest.mark.parametrize("algorithm", ["space", "pcpo", "trpo-lagrangian"])
+def test_a_cost_that_never_is_changes_nothing(algorithm):
+    """Its critic's noise is no advantage: fails where a limit of zero makes an update spend KL on a phantom."""
+    baseline = np.array([0.0, -3.0, 0.0], np.float32) if algorithm == "space" else None
+    fields = {"cost_limit": 0.0, "updates": 12, "episodes": 200, "backtrack_tries": 15, **NEURAL}
+    learner, state, metrics = learn(Harmless(), algorithm, baseline=baseline, **fields)
+    _, plain, _ = learn(Harmless(), "trpo", **fields)
+    assert np.all(metrics["J_C"] == 0.0)
+    assert np.all(metrics["kl"] <= 0.02 * 1.3)
+    if algorithm == "space":
+        assert np.all(metrics["cost_margin"] == 0.0)
+    alone = mean_action(learner, plain.theta)
+    assert mean_action(learner, state.theta) == pytest.approx(alone, abs=0.15)
+
+
+def test_the_default_keeps_a_cost_while_a_baseline_pulls_beyond_it():
+    """The baseline takes action 2 and always pays the cost; neural critics, standard settings."""
+    baseline = np.array([0.0, 2.0, 0.0], np.float32)
+    fields = {"cost_limit": 0.2, "updates": 30, "episodes": 1000, "divergence_threshold": 0.01, **NEURAL}
+    _, _, metrics = learn(Costly(), "space", baseline=baseline, **fields)
+    assert metrics["J_C"][0] > 0.4
+    end = metrics["J_C"][-10:]
+    assert np.mean(end) == pytest.approx(0.19, abs=0.03)
+    assert np.mean(end <= 0.2) >= 0.5
+    assert np.sum(metrics["follows"]) > 0
+
+
+class Long(Toy):
+    """The same bandit in each of 200 steps, of which J_R at a discount of 0.9 counts about ten."""
+
+    horizon = 200
+
+    def step(self, state, action):
+        return state, -((action[0] - 1.0) ** 2), jnp.zeros(1), jnp.array(False)
+
+
+def test_promises_of_long_episodes_are_kept():
+    """Fails where gains are promised in other units than J_R is measured in: kappa would fall from the start."""
+    baseline = np.array(
+        [0.0, 1.0, np.log(0.3)], np.float32
+    )  # the best action, and less noise than the policy begins with
+    fields = {"discount": 0.9, "delta": 1e-4, "updates": 10, "episodes": 50, "pull_kl": 0.01, **NEURAL}
+    _, _, metrics = learn(
+        Long(), "space", baseline=baseline, divergence_threshold=1.0, threshold_rule="fixed", **fields
+    )
+    assert np.all(metrics["follows"] == 1.0)
+    gains = np.diff(metrics["J_R"])
+    promised = metrics["pull_promise"][:-1]
+    assert np.sum(gains) == pytest.approx(np.sum(promised), rel=0.3)
+    assert metrics["pull_kl_bound"][-1] > 0.04

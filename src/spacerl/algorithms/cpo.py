@@ -6,8 +6,9 @@ import jax.numpy as jnp
 
 from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Needs
 from spacerl.algorithms.line_search import line_search, reward_objective
+from spacerl.algorithms.optimality import optimality
 from spacerl.algorithms.options import LineSearchOptions
-from spacerl.core.steps import constrained_step
+from spacerl.core.steps import constrained_step, natural_step
 from spacerl.types import Array, Proposal, StepInputs
 
 
@@ -16,7 +17,9 @@ def cpo_proposal(inputs: StepInputs, objective_gradient: Array) -> Proposal:
     c = inputs.c[0]
     x_g, x_c = inputs.solve(jnp.stack([objective_gradient, c]))
     solution = constrained_step(objective_gradient, x_g, c, x_c, inputs.d[0], inputs.delta)
+    ascent = natural_step(objective_gradient, x_g, inputs.delta)
     info = {"cpo_infeasible": solution.infeasible.astype(jnp.float32)}
+    info |= optimality(inputs, ascent, inputs.c, x_c[None], inputs.d)
     return Proposal(solution.step, solution.recovering, info)
 
 

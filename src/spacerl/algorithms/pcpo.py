@@ -7,6 +7,7 @@ import math
 import jax.numpy as jnp
 
 from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Needs
+from spacerl.algorithms.optimality import metric_of, optimality
 from spacerl.algorithms.options import ProjectionOptions
 from spacerl.core.steps import metric_directions, natural_step, project, within_kl
 from spacerl.types import Array, Proposal, StepInputs
@@ -19,10 +20,14 @@ def pcpo_proposal(
     inputs = inputs._replace(g=objective_gradient)
     x_g, cost_directions = metric_directions(inputs, inputs.c, options.projection)
     ascent = natural_step(inputs.g, x_g, inputs.delta)
-    correction = project(ascent, inputs.c, cost_directions, inputs.d) * jnp.asarray(constrained, ascent.dtype)
+    metric = metric_of(inputs, options.projection)
+    correction = project(ascent, inputs.c, cost_directions, inputs.d, metric=metric)
+    correction *= jnp.asarray(constrained, ascent.dtype)
     if math.isfinite(options.projection_kl_bound):
         correction = within_kl(correction, inputs, options.projection_kl_bound)
-    return Proposal(ascent + correction, info={"cost_correction": jnp.linalg.norm(correction)})
+    info = {"cost_correction": jnp.linalg.norm(correction)}
+    info |= optimality(inputs, ascent, inputs.c, cost_directions, inputs.d, options.projection)
+    return Proposal(ascent + correction, info=info)
 
 
 def pcpo(options: ProjectionOptions) -> Algorithm:

@@ -14,11 +14,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Judge, Needs
+from spacerl.algorithms.optimality import metric_of, optimality
 from spacerl.algorithms.options import DivergenceOptions, LineSearchOptions, ProjectionOptions, ThresholdOptions
-from spacerl.core.steps import backtrack, metric_directions, natural_step, project, within_kl
+from spacerl.core.steps import TINY, backtrack, metric_directions, natural_step, project, within_kl
 from spacerl.core.thresholds import next_threshold, running_mean, trust_radius
 from spacerl.runs.fields import Fraction, NotNegative, Positive, PositiveOrInf
 from spacerl.types import Array, BaselineMeasurement, Measured, Proposal, StepInputs
@@ -45,36 +47,63 @@ class SpaceOptions(LineSearchOptions, ThresholdOptions, DivergenceOptions, Proje
     """Rate at which promised and measured gains of the pulls are averaged."""
 
 
+class Promise(NamedTuple):
+    """What the last step was to change, to first order; NaN where it said nothing that a batch could judge."""
+
+    pull_gain: Array  # () change of J_R by its pull toward the baseline; NaN where it made none for the sake of reward
+    safe_gain: Array  # () change of J_R by the rest of it
+    cost_change: Array  # (K,) change of J_C
+    sought: Array  # () 1 where the pull was made because the baseline is known to be better, else 0
+
+
 class GuardedState(NamedTuple):
     h_D: Array  # ()
-    kappa: Array  # () KL the pull may spend
+    kappa: Array  # () KL a pull may spend
+    seek_kl: Array  # () KL a pull may spend on the way to a baseline that is known to be better
     bias: Array  # (K,) running mean of measured minus predicted cost
+    delivered: Array  # () running mean of what pulls delivered: change of J_R beyond what the rest of the step promised
+    promised: Array  # () running mean of what those pulls promised
+    target_J_R: Array  # () J_R of a baseline that keeps the constraint; minus infinity of one that does not
+    promise: Promise  # of the last step
     previous_J_R: Array  # ()
     previous_J_C: Array  # (K,)
-    gained: Array  # () running mean of measured changes of J_R after steps that followed the baseline
-    promised: Array  # () running mean of what those steps promised
-    J_C_error: Array  # (K,) standard error of the newest J_C
-    promised_gain: Array  # () change of J_R that the newest step promises; NaN where it does not follow the baseline
-    promised_J_C: Array  # (K,) cost that the newest step promises
-    due_gain: Array  # () the same promises of the step before, which this batch can judge
-    due_J_C: Array  # (K,)
-    target_J_R: Array  # () J_R of a baseline that keeps the constraint; minus infinity of one that does not
-    seek_kl: Array  # () KL a pull may spend on the way to such a baseline
     previous_J_D: Array  # ()
+    J_C_error: Array  # (K,) standard error of the newest J_C
 
 
 TOLERANCE = 0.5  # of h_C, by which a baseline's cost may exceed it to be sought: the cost comes first on the way anyway
-SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after an update that led away from it or nearer to it
+SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after a step that led away from it or nearer to it
 
 
-def is_seeking(state: GuardedState) -> Array:
-    """Whether the baseline is known to be better than the policy was in the last update; False in the first one."""
-    return state.target_J_R > state.previous_J_R
+def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> GuardedState:
+    """What the newest batch says about the last step: its promises kept or broken, its cost as predicted or not."""
+    last = state.promise
+    change = jnp.where(jnp.isnan(last.pull_gain), jnp.nan, inputs.J_R - state.previous_J_R)
+    delivered = running_mean(state.delivered, change - last.safe_gain, options.promise_rate)
+    promised = running_mean(state.promised, last.pull_gain, options.promise_rate)
+    kept = jnp.where(jnp.isnan(change), jnp.nan, delivered / jnp.maximum(promised, TINY))
+    # No prediction is below what the cost can be: a cost that is zero already cannot fall short of its promise.
+    predicted = jnp.maximum(state.previous_J_C - inputs.h_C + last.cost_change, inputs.d_least)
+    surprise = inputs.d - predicted  # NaN in the first update
+    doubt = 2.0 * jnp.sqrt(inputs.d_error**2 + state.J_C_error**2)  # both batches err
+    overshot = ~jnp.isnan(change) & jnp.any((surprise > doubt) & (inputs.d > 0.0))
+    farther = inputs.b + state.h_D >= state.previous_J_D
+    moved = jnp.where(last.sought > 0.0, jnp.where(farther, SETBACK, PROGRESS), 1.0)
+    return state._replace(
+        kappa=trust_radius(state.kappa, kept, overshot, options.pull_kl_max),
+        seek_kl=jnp.minimum(state.seek_kl * moved, options.pull_kl_max),
+        bias=running_mean(state.bias, surprise, options.margin_rate),
+        delivered=delivered,
+        promised=promised,
+        J_C_error=jnp.broadcast_to(inputs.d_error, inputs.d.shape),
+    )
 
 
-def pull_budget(state: GuardedState) -> Array:
-    """KL that the pull may spend now."""
-    return jnp.where(is_seeking(state), state.seek_kl, state.kappa)
+def margin_of(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Array:
+    """(K,) how far below its limit each cost is to be: not farther than it can be."""
+    noise = jnp.where(jnp.isnan(inputs.d_error), 0.0, inputs.d_error)
+    margin = options.cost_margin * noise + jnp.maximum(state.bias, 0.0)
+    return jnp.minimum(margin, jnp.maximum(-inputs.d_least, 0.0))
 
 
 def space(options: SpaceOptions) -> Algorithm:
@@ -86,78 +115,79 @@ def space(options: SpaceOptions) -> Algorithm:
         return GuardedState(
             h_D=jnp.array(options.divergence_threshold, jnp.float32),
             kappa=jnp.array(options.pull_kl, jnp.float32),
+            seek_kl=jnp.array(options.pull_kl_max, jnp.float32),
             bias=jnp.zeros(costs),
+            delivered=jnp.zeros(()),
+            promised=jnp.zeros(()),
+            target_J_R=jnp.where(safe & ~jnp.isnan(baseline.J_R), baseline.J_R, -jnp.inf),
+            promise=Promise(unknown, unknown, unknowns, jnp.zeros(())),
             previous_J_R=unknown,
             previous_J_C=unknowns,
-            gained=jnp.zeros(()),
-            promised=jnp.zeros(()),
-            J_C_error=jnp.zeros(costs),
-            promised_gain=unknown,
-            promised_J_C=unknowns,
-            due_gain=unknown,
-            due_J_C=unknowns,
-            target_J_R=jnp.where(safe & ~jnp.isnan(baseline.J_R), baseline.J_R, -jnp.inf),
-            seek_kl=jnp.array(options.pull_kl_max, jnp.float32),
             previous_J_D=unknown,
+            J_C_error=unknowns,
         )
 
     def step(inputs: StepInputs, state: GuardedState) -> Proposal:
-        margin = options.cost_margin * inputs.d_error + jnp.maximum(state.bias, 0.0)
+        state = judged(options, state, inputs)
+        K, metric = inputs.d.shape[0], metric_of(inputs, options.projection)
+        priority = (0,) * K + (1,)  # the costs come first
+        margin = margin_of(options, state, inputs)
+        seeks = state.target_J_R > inputs.J_R
         # On the way to a baseline that is known to be better, h_D has not grown.
-        seeks = is_seeking(state)
         b = inputs.b + jnp.where(seeks, state.h_D - options.divergence_threshold, 0.0)
         normals = jnp.concatenate([inputs.c, inputs.a[None]])  # K costs, then the divergence
-        values = jnp.append(inputs.d + margin, b)
         x_g, directions = metric_directions(inputs, normals, options.projection)
         ascent = natural_step(inputs.g, x_g, inputs.delta)
         # Far above the limit the linearised cost says nothing about a step as long as it asks for: recover in several.
-        correction = project(ascent, normals[:-1], directions[:-1], values[:-1])
+        limits = inputs.d + margin
+        correction = project(ascent, inputs.c, directions[:K], limits, metric=metric)
         safe = ascent + within_kl(correction, inputs, recovery_kl)
-        near = ascent + project(ascent, normals, directions, values, (0,) * inputs.d.shape[0] + (1,))
-        # A baseline that is near enough pulls with nothing: not with the rounding of two projections that agree.
-        far = jnp.dot(inputs.a, ascent + correction) + b > 0.0
-        pull = within_kl(jnp.where(far, near - ascent - correction, 0.0), inputs, pull_budget(state))
-        promise = jnp.dot(inputs.g, pull)
-        follows = (promise > 0.0) | (seeks & far)
-        chosen = safe + jnp.where(follows, 1.0, 0.0) * pull
-        info = {"follows": follows.astype(jnp.float32), "pull_promise": promise, "pull_kl_bound": pull_budget(state)}
-        info |= {"cost_margin": jnp.max(margin), "seeks": seeks.astype(jnp.float32)}
-        memory = state._replace(
-            promised_gain=jnp.where(follows & ~seeks, jnp.dot(inputs.g, chosen), jnp.nan),
-            promised_J_C=inputs.d + inputs.c @ chosen,
-            J_C_error=jnp.broadcast_to(inputs.d_error, inputs.d.shape),
-            due_gain=state.promised_gain,
-            due_J_C=state.promised_J_C,
+        # The pull starts at the step that is really taken, and may use what that leaves of each cost's limit.
+        left = jnp.append(limits - jnp.maximum(inputs.c @ safe + limits, 0.0), b)
+        far = jnp.dot(inputs.a, safe) + b > 0.0  # a baseline that is near enough pulls with nothing, not with rounding
+        pull = jnp.where(far, project(safe, normals, directions, left, priority, metric), 0.0)
+        budget = jnp.where(seeks, state.seek_kl, state.kappa)
+        pull = within_kl(pull, inputs, budget)
+        pull_gain, safe_gain = inputs.gain @ pull, inputs.gain @ safe
+        pays = pull_gain > 0.0
+        chosen = safe + jnp.where(pays | (seeks & far), 1.0, 0.0) * pull
+        promise = Promise(
+            pull_gain=jnp.where(pays & ~seeks, pull_gain, jnp.nan),
+            safe_gain=safe_gain,
+            cost_change=inputs.c @ chosen,
+            sought=(seeks & far).astype(jnp.float32),
         )
-        return Proposal(chosen, info=info, memory=memory)
+        info = {
+            "follows": (pays | (seeks & far)).astype(jnp.float32),
+            "pull_promise": pull_gain,
+            "pull_kl_bound": budget,
+            "cost_margin": jnp.max(margin),
+            "seeks": seeks.astype(jnp.float32),
+        }
+        values = jnp.append(inputs.d, inputs.b)
+        info |= optimality(inputs, ascent, normals, directions, values, options.projection, priority)
+        return Proposal(chosen, info=info, memory=state._replace(promise=promise))
 
     def accept(judge: Judge, inputs: StepInputs, proposal: Proposal, state: GuardedState) -> Array:
         """The step as far as its measured KL is of the size that was planned: a Fisher matrix from few samples errs."""
-        planned = inputs.delta + recovery_kl + pull_budget(state)
+        planned = inputs.delta + recovery_kl + proposal.info["pull_kl_bound"]
         return backtrack(
             lambda scale: judge(scale).kl <= 2.0 * planned, options.backtrack_factor, options.backtrack_tries
         )[0]
 
     def control(state: GuardedState, measured: Measured) -> GuardedState:
-        J_R, J_C, J_D = measured.J_R, measured.J_C, measured.J_D
-        surprise = J_C - measured.h_C - state.due_J_C  # NaN in the first update
-        gain = jnp.where(jnp.isnan(state.due_gain), jnp.nan, J_R - state.previous_J_R)
-        gained = running_mean(state.gained, gain, options.promise_rate)
-        promised = running_mean(state.promised, state.due_gain, options.promise_rate)
-        kept = jnp.where(jnp.isnan(gain), jnp.nan, gained / jnp.maximum(promised, 1e-30))
-        overshot = ~jnp.isnan(gain) & jnp.any(surprise > 2.0 * state.J_C_error)
-        # A baseline that cannot be come near to is not sought for ever.
-        farther = is_seeking(state) & (J_D >= state.previous_J_D)
+        taken = jnp.asarray(measured.scale)
+        promise = jax.tree.map(lambda change: taken * change, state.promise)
+        nothing = ~(taken > 0.0)  # no step, or none whose effect can be told from another change of the policy
         return state._replace(
             h_D=next_threshold(options, state.h_D, measured, state.previous_J_R, state.previous_J_C),
-            kappa=trust_radius(state.kappa, kept, overshot, options.pull_kl_max),
-            bias=running_mean(state.bias, surprise, options.margin_rate),
-            previous_J_R=J_R,
-            previous_J_C=J_C,
-            gained=gained,
-            promised=promised,
-            seek_kl=jnp.minimum(state.seek_kl * jnp.where(farther, SETBACK, PROGRESS), options.pull_kl_max),
-            previous_J_D=J_D,
+            promise=promise._replace(
+                pull_gain=jnp.where(nothing, jnp.nan, promise.pull_gain),
+                sought=jnp.where(nothing, 0.0, state.promise.sought),
+            ),
+            previous_J_R=measured.J_R,
+            previous_J_C=measured.J_C,
+            previous_J_D=measured.J_D,
         )
 
     return Algorithm(

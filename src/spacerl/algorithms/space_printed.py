@@ -16,6 +16,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Needs
+from spacerl.algorithms.optimality import metric_of, optimality
 from spacerl.algorithms.options import DivergenceOptions, ProjectionOptions, ThresholdOptions
 from spacerl.core.steps import metric_directions, natural_step, project, within_kl
 from spacerl.core.thresholds import next_threshold
@@ -62,15 +63,17 @@ def space_with(combine: Callable, options: PrintedOptions) -> Algorithm:
         normals = jnp.concatenate([inputs.c, inputs.a[None]])  # K costs, then the divergence
         values = jnp.append(inputs.d, inputs.b)
         x_g, directions = metric_directions(inputs, normals, options.projection)
+        metric, costs = metric_of(inputs, options.projection), inputs.d.shape[0]
 
         def projection(point: Array, which: slice, priority: tuple[int, ...] | None = None) -> Array:
-            correction = project(point, normals[which], directions[which], values[which], priority)
+            correction = project(point, normals[which], directions[which], values[which], priority, metric)
             bound = options.projection_kl_bound
             return within_kl(correction, inputs, bound) if math.isfinite(bound) else correction
 
         ascent = natural_step(inputs.g, x_g, inputs.delta)
-        pull, correction = combine(ascent, projection, inputs.d.shape[0])
+        pull, correction = combine(ascent, projection, costs)
         info = {"baseline_pull": jnp.linalg.norm(pull), "cost_correction": jnp.linalg.norm(correction)}
+        info |= optimality(inputs, ascent, normals, directions, values, options.projection, (0,) * costs + (1,))
         return Proposal(ascent + pull + correction, info=info)
 
     def control(state: SpaceState, measured: Measured) -> SpaceState:

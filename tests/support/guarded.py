@@ -1,0 +1,348 @@
+"""Every rule of guarded SPACE worked by hand, as checks that take the module they look at.
+
+So that the same checks can look at a module with a fault in it, and must find it (`test_guarded`).
+
+The Fisher matrix is the identity and delta is 1/2, so the reward step is g brought to length 1; a step of length L
+spends L^2 / 2 of KL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spacerl.types import BaselineMeasurement, Measured, Proposal, StepInputs, Trial
+
+NAN, INF = math.nan, math.inf
+E1, E2, E3 = np.eye(3, dtype=np.float32)
+KAPPA = 0.02  # pull_kl: a pull of length 0.2
+PULL = math.sqrt(2.0 * KAPPA)
+
+
+def inputs_of(g=E1, gain=None, a=-E2, b=-1e9, c=E3, d=-1e3, **fields: Any) -> StepInputs:
+    """Unless said otherwise: reward along e1, a baseline along e2 that is near enough, a slack cost along e3."""
+    c, d = np.atleast_2d(c), np.atleast_1d(d)
+    numbers = {
+        "d_error": np.zeros(len(d)),
+        "d_least": np.full(len(d), -INF),
+        "h_C": np.full(len(d), 5.0),
+        "J_R": 1.0,
+        "delta": 0.5,
+        **fields,
+    }
+    gradients = (jnp.asarray(x, jnp.float32) for x in (g, g if gain is None else gain, a, b, c, d))
+    arrays = {name: jnp.asarray(value, jnp.float32) for name, value in numbers.items()}
+    return StepInputs(*gradients, solve=lambda rows: rows, fisher=lambda rows: rows, **arrays)
+
+
+def rule_of(module: ModuleType, **options: Any):
+    return module.space(module.SpaceOptions(**{"pull_kl": KAPPA, "projection_kl_bound": 1.0, **options}))
+
+
+def state_of(module: ModuleType, **fields: Any):
+    state = rule_of(module).init(1, BaselineMeasurement())
+    return state._replace(**{name: jnp.asarray(value, jnp.float32) for name, value in fields.items()})
+
+
+def propose(module: ModuleType, inputs: StepInputs, state=None, **options: Any) -> Proposal:
+    rule = rule_of(module, **options)
+    return rule.step(inputs, rule.init(inputs.d.shape[0], BaselineMeasurement()) if state is None else state)
+
+
+def after(module: ModuleType, promise: dict[str, Any], inputs: StepInputs, state=None, **options: Any):
+    """The state after a batch, where the step before promised this from J_R = 1, J_C = 5, J_D = 100."""
+    state = state_of(module) if state is None else state
+    said = {"pull_gain": NAN, "safe_gain": 0.0, "cost_change": np.zeros(1), "sought": 0.0, **promise}
+    made = type(state.promise)(**{name: jnp.asarray(value, jnp.float32) for name, value in said.items()})
+    errors = np.zeros(1, np.float32)
+    known = {"previous_J_R": 1.0, "previous_J_C": np.full(1, 5.0), "previous_J_D": 100.0}
+    known = {name: jnp.asarray(value, jnp.float32) for name, value in known.items()}
+    before = state._replace(promise=made, J_C_error=jnp.asarray(errors), **known)
+    return propose(module, inputs, before, **options).memory
+
+
+def close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-4, atol=1e-5)
+
+
+# ---------------------------------------------------------------- the safe step
+
+
+def check_the_safe_step_stops_at_the_margin(module):
+    """Reward and cost agree, 0.5 is left of the limit and half a standard error is kept of it."""
+    inputs = inputs_of(c=E1, d=-0.5, d_error=[0.2])
+    close(propose(module, inputs).step, 0.4 * E1)
+    close(propose(module, inputs, cost_margin=1.0).step, 0.3 * E1)
+    close(propose(module, inputs, cost_margin=0.0).step, 0.5 * E1)
+
+
+def check_the_margin_grows_with_what_predictions_leave_out(module):
+    inputs = inputs_of(c=E1, d=-0.5)
+    close(propose(module, inputs, state_of(module, bias=[0.3])).step, 0.2 * E1)
+    close(propose(module, inputs, state_of(module, bias=[-0.3])).step, 0.5 * E1)
+
+
+def check_no_margin_asks_for_less_than_a_cost_can_be(module):
+    inputs = inputs_of(c=E1, d=-0.05, d_error=[0.2], d_least=[-0.05])
+    close(propose(module, inputs).step, 0.0 * E1)  # to where there is no cost, not beyond
+    at_zero = inputs_of(c=E1, d=0.0, d_error=[0.2], d_least=[0.0])
+    close(propose(module, at_zero, state_of(module, bias=[7.0])).step, 0.0 * E1)
+    hopeless = inputs_of(c=E1, d=1.2, d_error=[0.2], d_least=[0.2])  # it can never be kept: no margin turns negative
+    close(propose(module, hopeless).info["cost_margin"], 0.0)
+
+
+def check_an_unknown_error_is_no_margin(module):
+    inputs = inputs_of(c=E1, d=-0.5, d_error=[NAN])
+    close(propose(module, inputs).step, 0.5 * E1)
+
+
+def check_recovery_is_bounded(module):
+    inputs = inputs_of(c=E2, d=30.0)
+    close(propose(module, inputs, projection_kl_bound=0.05).step, E1 - math.sqrt(0.1) * E2)
+
+
+# ---------------------------------------------------------------- the pull
+
+
+def check_the_pull_goes_toward_the_baseline_within_its_budget(module):
+    far = inputs_of(b=3.0, gain=E1 + 0.5 * E2)
+    proposal = propose(module, far)
+    close(proposal.step, E1 + PULL * E2)
+    close([proposal.info[name] for name in ("follows", "pull_promise", "pull_kl_bound")], [1.0, 0.5 * PULL, KAPPA])
+    close(propose(module, inputs_of(b=0.1, gain=E1 + 0.5 * E2)).step, E1 + 0.1 * E2)  # no farther than asked for
+
+
+def check_a_pull_that_loses_reward_is_not_made(module):
+    proposal = propose(module, inputs_of(b=3.0, gain=E1 - 0.5 * E2))
+    close(proposal.step, E1)
+    assert float(proposal.info["follows"]) == 0.0
+    assert np.isnan(proposal.memory.promise.pull_gain)
+
+
+def check_what_a_pull_promises_is_in_units_of_J_R(module):
+    """The direction of reward says it loses, the gradient of J_R that it gains."""
+    proposal = propose(module, inputs_of(g=E1 - 0.5 * E2, gain=E1 + 0.5 * E2, b=3.0))
+    assert float(proposal.info["follows"]) == 1.0
+    close(proposal.info["pull_promise"], 0.5 * PULL)
+
+
+def check_a_baseline_that_is_near_enough_does_not_pull(module):
+    proposal = propose(module, inputs_of(b=-1e-6, gain=E1 + 0.5 * E2))
+    close(proposal.step, E1)
+    assert float(proposal.info["follows"]) == 0.0
+    assert np.isnan(proposal.memory.promise.pull_gain)
+    sought = state_of(module, target_J_R=2.0)
+    assert float(propose(module, inputs_of(b=-1e-6), sought).memory.promise.sought) == 0.0
+
+
+def check_the_pull_starts_at_the_step_that_is_taken(module):
+    """Far above the limit, and the bound on recovery bites: the way to the baseline may not undo any of it."""
+    inputs = inputs_of(c=E1, d=30.0, a=-(E1 + E2), b=3.0, gain=E1 + E2, delta=1e-6)
+    proposal = propose(module, inputs, projection_kl_bound=0.02)
+    close(proposal.step, (-PULL + math.sqrt(2e-6)) * E1 + PULL * E2)
+
+
+def check_two_costs_are_kept_by_the_pull(module):
+    """The one that recovery could not meet is not raised; the other may be used up to its limit."""
+    inputs = inputs_of(c=[E1, E3], d=[30.0, -0.05], a=-(E1 + E2 + E3), b=9.0, gain=E1 + E2 + E3, delta=1e-8)
+    proposal = propose(module, inputs, projection_kl_bound=0.02, pull_kl=0.05)
+    safe = -PULL
+    assert float(proposal.step[0]) <= safe + 1e-3
+    assert float(proposal.step[2]) <= 0.05 + 1e-4
+    assert float(proposal.step[1]) > 0.3
+
+
+# ---------------------------------------------------------------- seeking
+
+
+def check_a_better_baseline_is_sought_downhill(module):
+    state = state_of(module, target_J_R=2.0, kappa=1e-6, seek_kl=KAPPA, h_D=50.0)
+    inputs = inputs_of(b=-47.0, gain=E1 - 0.5 * E2)  # J_D = 3: inside h_D = 50, and 1 above the initial threshold of 2
+    proposal = propose(module, inputs, state, divergence_threshold=2.0)
+    close(proposal.step, E1 + PULL * E2)
+    close([proposal.info[name] for name in ("seeks", "follows", "pull_kl_bound")], [1.0, 1.0, KAPPA])
+    assert np.isnan(proposal.memory.promise.pull_gain)
+    assert float(proposal.memory.promise.sought) == 1.0
+
+
+def check_a_baseline_is_sought_as_long_as_it_is_better_than_this_batch(module):
+    state = state_of(module, target_J_R=2.0, previous_J_R=9.0)
+    assert float(propose(module, inputs_of(J_R=1.9, b=3.0), state).info["seeks"]) == 1.0
+    state = state_of(module, target_J_R=2.0, previous_J_R=0.0)
+    proposal = propose(module, inputs_of(J_R=2.1, b=3.0, gain=E1 - E2), state)
+    close([proposal.info["seeks"], proposal.info["follows"]], [0.0, 0.0])
+    close(proposal.step, E1)
+
+
+def check_which_baselines_are_sought(module):
+    def target(J_R, excess, **options):
+        return float(rule_of(module, **options).init(1, BaselineMeasurement(J_R, excess)).target_J_R)
+
+    assert target(2.0, 0.4) == target(2.0, -0.4) == 2.0
+    assert target(2.0, 0.6) == target(2.0, NAN) == target(NAN, 0.0) == -INF
+    assert target(2.0, 0.0, seek_baseline=False) == -INF
+
+
+def check_the_budget_for_seeking_follows_the_way_that_was_made(module):
+    state = state_of(module, seek_kl=0.01)
+
+    def budget(J_D, sought=1.0, **more):
+        return float(after(module, {"sought": sought}, inputs_of(b=J_D - 5.0, **more), state).seek_kl)
+
+    assert budget(99.0) == pytest.approx(0.01 * 1.25)
+    assert budget(101.0) == pytest.approx(0.01 * 0.8)
+    assert budget(101.0, sought=0.0) == budget(99.0, sought=0.0) == pytest.approx(0.01)
+    most = state_of(module, seek_kl=0.05)
+    assert float(after(module, {"sought": 1.0}, inputs_of(b=94.0), most).seek_kl) == pytest.approx(0.05)
+
+
+# ---------------------------------------------------------------- what a step promises
+
+
+def check_what_a_step_promises(module):
+    """The pull, the rest, and the cost of both together."""
+    inputs = inputs_of(c=E1 + E2, d=-50.0, b=3.0, gain=3.0 * E1 + 2.0 * E2)
+    promise = propose(module, inputs).memory.promise
+    close([promise.pull_gain, promise.safe_gain, promise.sought], [2.0 * PULL, 3.0, 0.0])
+    close(promise.cost_change, [1.0 + PULL])
+    alone = propose(module, inputs._replace(gain=jnp.asarray(3.0 * E1 - E2))).memory.promise
+    close(alone.cost_change, [1.0])
+    close(alone.safe_gain, 3.0)
+
+
+def check_a_promise_is_of_the_step_that_was_accepted(module):
+    rule = rule_of(module)
+    memory = propose(module, inputs_of(b=3.0, gain=3.0 * E1 + 2.0 * E2, c=E1, d=-50.0)).memory
+
+    def kept(scale, memory=memory):
+        measured = Measured(*(jnp.asarray(x, jnp.float32) for x in (7.0, [4.0], [5.0], 80.0, scale)))
+        return rule.control(memory, measured)
+
+    half = kept(0.5)
+    close([half.promise.pull_gain, half.promise.safe_gain, *half.promise.cost_change], [PULL, 1.5, 0.5])
+    close([half.previous_J_R, *half.previous_J_C, half.previous_J_D], [7.0, 4.0, 80.0])
+    dropped = kept(0.0)
+    assert np.isnan(dropped.promise.pull_gain)
+    close(dropped.promise.cost_change, [0.0])
+    another = kept(NAN)  # normalised observations: after the first batch the policy is another one
+    assert np.isnan(another.promise.pull_gain)
+    assert np.all(np.isnan(another.promise.cost_change))
+    sought = memory._replace(promise=memory.promise._replace(sought=jnp.array(1.0)))
+    assert [float(kept(s, sought).promise.sought) for s in (0.5, 0.0, NAN)] == [1.0, 0.0, 0.0]
+
+
+# ---------------------------------------------------------------- what the next batch says about it
+
+
+def kappa_after(module, promise: dict[str, Any], **numbers: Any) -> float:
+    """As a multiple of what it was."""
+    state = state_of(module, kappa=0.01)
+    return float(after(module, promise, inputs_of(**{"d": 0.0, **numbers}), state).kappa) / 0.01
+
+
+def check_kappa_follows_what_pulls_deliver(module):
+    pull = {"pull_gain": 1.0}
+    found = [kappa_after(module, pull, J_R=1.0 + gain) for gain in (1.0, 0.6, 0.4, 0.2, 0.0, -1.0)]
+    assert found == pytest.approx([1.5, 1.5, 1.0, 0.5, 0.5, 0.5])
+    assert kappa_after(module, {}, J_R=-9.0) == pytest.approx(1.0)  # nothing was promised
+    most = state_of(module, kappa=0.04)
+    assert float(after(module, pull, inputs_of(J_R=2.0, d=0.0), most).kappa) == pytest.approx(0.05)
+
+
+def check_a_kept_promise_below_zero_is_kept(module):
+    """Recovery was to lose 5, the pull to win 1 of them back, and so it came."""
+    promise = {"pull_gain": 1.0, "safe_gain": -5.0}
+    assert kappa_after(module, promise, J_R=-3.0) == pytest.approx(1.5)
+    assert kappa_after(module, promise, J_R=-4.0) == pytest.approx(0.5)
+    gaining = {"pull_gain": 1.0, "safe_gain": 5.0}  # what the rest gains is not the pull's
+    assert kappa_after(module, gaining, J_R=6.0) == pytest.approx(0.5)
+
+
+def check_promises_are_averaged(module):
+    """The rate is 0.3: a broken promise after many that were kept does not close the gate at once."""
+    state = state_of(module, kappa=0.01, delivered=1.0, promised=1.0)
+    found = after(module, {"pull_gain": 1.0}, inputs_of(J_R=1.0, d=0.0), state)
+    close([found.delivered, found.promised, found.kappa], [0.7, 1.0, 0.015])
+    silent = after(module, {}, inputs_of(J_R=-9.0, d=0.0), state)
+    close([silent.delivered, silent.promised], [1.0, 1.0])
+
+
+def check_a_cost_that_overshoots_above_its_limit_halves_kappa(module):
+    kept = {"pull_gain": 1.0, "cost_change": [-1.0]}  # to J_C = 4, one below its limit
+    assert kappa_after(module, kept, J_R=2.0, d=0.5) == pytest.approx(0.5)
+    assert kappa_after(module, kept, J_R=2.0, d=-0.5) == pytest.approx(1.5)  # as far off, and below the limit
+    assert kappa_after(module, kept, J_R=2.0, d=-1.0) == pytest.approx(1.5)
+    assert kappa_after(module, {"cost_change": [-1.0]}, J_R=2.0, d=0.5) == pytest.approx(1.0)  # there was no pull
+
+
+def check_both_batches_err(module):
+    """An overshoot of 1.5 with a standard error of 0.5 before and after is within two of the difference's, 1.41."""
+    state = state_of(module, kappa=0.01)
+    rule_state = after(module, {"pull_gain": 1.0}, inputs_of(J_R=2.0, d=0.0, d_error=[0.5]), state)
+    close(rule_state.J_C_error, [0.5])
+
+    def kappa(surprise, now, before):
+        promise = type(state.promise)(*(jnp.asarray(x, jnp.float32) for x in (1.0, 0.0, [0.0], 0.0)))
+        known = {"previous_J_R": 1.0, "previous_J_C": [5.0], "previous_J_D": 1.0, "J_C_error": [before]}
+        arrays = {name: jnp.asarray(value, jnp.float32) for name, value in known.items()}
+        last = state._replace(promise=promise, **arrays)
+        found = propose(module, inputs_of(J_R=2.0, d=surprise, d_error=[now]), last).memory.kappa
+        return float(found) / 0.01
+
+    assert kappa(1.3, 0.5, 0.5) == pytest.approx(1.5)
+    assert kappa(1.5, 0.5, 0.5) == pytest.approx(0.5)
+    assert kappa(1.1, 0.5, 0.0) == pytest.approx(0.5)
+    assert kappa(9.0, NAN, 0.5) == kappa(9.0, 0.5, NAN) == pytest.approx(1.5)  # one episode says nothing of its error
+
+
+def check_the_margin_learns_from_surprises(module):
+    """Predicted 4, measured 5.5, at a rate of 0.1; less than predicted lowers it; the first batch says nothing."""
+    state = state_of(module, bias=[1.0])
+    close(after(module, {"cost_change": [-1.0]}, inputs_of(d=0.5), state).bias, [0.9 + 0.15])
+    close(after(module, {"cost_change": [-1.0]}, inputs_of(d=-2.0), state).bias, [0.9 - 0.1])
+    close(propose(module, inputs_of(d=0.5), state).memory.bias, [1.0])
+    close(after(module, {"cost_change": [NAN]}, inputs_of(d=0.5), state).bias, [1.0])
+
+
+def check_no_prediction_is_below_what_a_cost_can_be(module):
+    """Predicted -2 of a cost that is never negative: zero was meant, and zero came."""
+    found = after(module, {"cost_change": [-7.0]}, inputs_of(d=-5.0, d_least=[-5.0]))
+    close(found.bias, [0.0])
+
+
+# ---------------------------------------------------------------- accepting a step, and h_D
+
+
+def check_a_step_is_shortened_to_the_size_that_was_planned(module):
+    """Planned: delta 0.5, recovery 1, pull 0.02; twice that is let pass."""
+    rule, inputs = rule_of(module), inputs_of()
+    proposal = rule.step(inputs, rule.init(1, BaselineMeasurement()))
+
+    def scale(kl):
+        def judge(s):
+            return Trial(jnp.array(-1.0), jnp.ones(1), jnp.array(0.0), kl * s * s)
+
+        return float(rule.accept(judge, inputs, proposal, rule.init(1, BaselineMeasurement())))
+
+    assert scale(3.03) == 1.0
+    assert scale(3.05) == pytest.approx(0.8)
+
+
+def check_h_D_follows_the_lemma(module):
+    rule = rule_of(module, divergence_threshold=3.0, threshold_constant=10.0)
+    state, seen = rule.init(1, BaselineMeasurement()), []
+    for J_R, J_C in [(1.0, 7.0), (2.0, 6.0), (1.5, 6.0), (2.0, 6.5), (3.0, 6.0)]:
+        state = rule.control(state, Measured(*(jnp.asarray(x, jnp.float32) for x in (J_R, [J_C], [5.0], 0.0))))
+        seen.append(float(rule.threshold(state)))
+    assert seen == [3.0, 3.0, 13.0, 35.5, 35.5]
+
+
+CHECKS: dict[str, Callable[[ModuleType], None]] = {
+    name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
+}

@@ -1,0 +1,198 @@
+"""Guarded SPACE: every rule by hand (`support.guarded`), and proof that each of these checks can fail."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+import spacerl.algorithms.space as guarded
+from spacerl.training.assemble import assemble
+from spacerl.training.measure import measure_baselines
+from spacerl.training.programs import single_program
+from spacerl.training.settings import resolve
+from spacerl.training.update import initial_state
+from support.guarded import CHECKS
+
+SOURCE = Path(guarded.__file__ or "").read_text()
+
+# Deliberate faults, by the check that must find them: what stands in the module, and what stands there instead.
+FAULTS: dict[str, dict[str, tuple[str, str]]] = {
+    "the_safe_step_stops_at_the_margin": {
+        "no margin for noise": ("options.cost_margin * noise", "0.0 * noise"),
+        "margin on the wrong side": ("limits = inputs.d + margin", "limits = inputs.d - margin"),
+    },
+    "the_margin_grows_with_what_predictions_leave_out": {
+        "no margin for what predictions leave out": ("+ jnp.maximum(state.bias, 0.0)", "+ 0.0 * state.bias"),
+        "a margin that predictions can loosen": ("jnp.maximum(state.bias, 0.0)", "state.bias"),
+    },
+    "no_margin_asks_for_less_than_a_cost_can_be": {
+        "a margin below what a cost can be": ("jnp.minimum(margin, jnp.maximum(-inputs.d_least, 0.0))", "margin"),
+        "a margin below zero": ("jnp.maximum(-inputs.d_least, 0.0)", "-inputs.d_least"),
+    },
+    "an_unknown_error_is_no_margin": {
+        "an unknown error in the margin": (
+            "jnp.where(jnp.isnan(inputs.d_error), 0.0, inputs.d_error)",
+            "inputs.d_error",
+        ),
+    },
+    "recovery_is_bounded": {
+        "unbounded recovery": ("within_kl(correction, inputs, recovery_kl)", "correction"),
+    },
+    "the_pull_goes_toward_the_baseline_within_its_budget": {
+        "unbounded pull": ("pull = within_kl(pull, inputs, budget)", "pull = 1.0 * pull"),
+        "pull away from the baseline": ("* pull\n        promise", "* -pull\n        promise"),
+        "a pull that must lose": ("pays = pull_gain > 0.0", "pays = pull_gain < 0.0"),
+        "no pull": ("jnp.where(pays | (seeks & far), 1.0, 0.0) * pull", "0.0 * pull"),
+    },
+    "a_pull_that_loses_reward_is_not_made": {
+        "a pull whatever it promises": ("pays = pull_gain > 0.0", "pays = far"),
+    },
+    "a_baseline_that_is_near_enough_does_not_pull": {
+        "a pull by rounding": ("far = jnp.dot(inputs.a, safe) + b > 0.0", "far = jnp.dot(inputs.a, safe) + b > -1.0"),
+    },
+    "the_pull_starts_at_the_step_that_is_taken": {
+        "pull from a step that is not taken": (
+            "project(safe, normals, directions, left",
+            "project(ascent, normals, directions, left",
+        ),
+    },
+    "a_better_baseline_is_sought_downhill": {
+        "promise of a step that seeks": ("pays & ~seeks, pull_gain", "pays | seeks, pull_gain"),
+        "never seeking": ("seeks = state.target_J_R > inputs.J_R", "seeks = state.target_J_R > jnp.inf"),
+        "seeking within the grown region": ("state.h_D - options.divergence_threshold, 0.0", "0.0, 0.0"),
+        "seeking with the other budget": ("jnp.where(seeks, state.seek_kl, state.kappa)", "state.kappa"),
+        "the budget for seeking by steps that did not": (
+            "jnp.where(last.sought > 0.0, jnp.where(farther, SETBACK, PROGRESS), 1.0)",
+            "jnp.where(farther, SETBACK, PROGRESS)",
+        ),
+    },
+    "which_baselines_are_sought": {
+        "an unsafe baseline sought": ("(baseline.excess <= TOLERANCE)", "(baseline.excess <= 9.0)"),
+    },
+    "the_budget_for_seeking_follows_the_way_that_was_made": {
+        "the budget for seeking frozen": ("state.seek_kl * moved", "state.seek_kl"),
+        "seeking rewarded for going away": (
+            "jnp.where(farther, SETBACK, PROGRESS)",
+            "jnp.where(farther, PROGRESS, SETBACK)",
+        ),
+    },
+    "what_a_step_promises": {
+        "promise of the whole step": ("safe_gain=safe_gain", "safe_gain=0.0 * safe_gain"),
+        "promise of the cost without the pull": ("cost_change=inputs.c @ chosen", "cost_change=inputs.c @ safe"),
+    },
+    "a_promise_is_of_the_step_that_was_accepted": {
+        "promise of another step's size": ("taken * change", "1.0 * change"),
+        "promise of no step": ("nothing = ~(taken > 0.0)", "nothing = jnp.isnan(taken)"),
+        "reward never remembered": ("previous_J_R=measured.J_R,", ""),
+        "divergence never remembered": ("previous_J_D=measured.J_D,", ""),
+    },
+    "kappa_follows_what_pulls_deliver": {
+        "kappa frozen": ("kappa=trust_radius(state.kappa, kept, overshot, options.pull_kl_max)", "kappa=state.kappa"),
+    },
+    "a_kept_promise_below_zero_is_kept": {
+        "a kept promise of the rest credited to the pull": ("change - last.safe_gain", "change"),
+    },
+    "promises_are_averaged": {
+        "promises not averaged": (
+            "kept = jnp.where(jnp.isnan(change), jnp.nan, delivered / jnp.maximum(promised, TINY))",
+            "kept = (change - last.safe_gain) / jnp.maximum(last.pull_gain, TINY)",
+        ),
+    },
+    "a_cost_that_overshoots_above_its_limit_halves_kappa": {
+        "kappa never judged by cost": (
+            "trust_radius(state.kappa, kept, overshot,",
+            "trust_radius(state.kappa, kept, overshot & False,",
+        ),
+        "an overshoot far below the limit": ("(surprise > doubt) & (inputs.d > 0.0)", "(surprise > doubt)"),
+        "a margin that learns backwards": ("surprise = inputs.d - predicted", "surprise = predicted - inputs.d"),
+    },
+    "both_batches_err": {
+        "an overshoot of any size": ("(surprise > doubt) & (inputs.d > 0.0)", "(inputs.d > 0.0)"),
+        "one batch's error": ("jnp.sqrt(inputs.d_error**2 + state.J_C_error**2)", "state.J_C_error"),
+        "the other batch's error": ("jnp.sqrt(inputs.d_error**2 + state.J_C_error**2)", "inputs.d_error"),
+        "an error that is never remembered": ("J_C_error=jnp.broadcast_to(inputs.d_error, inputs.d.shape),", ""),
+    },
+    "the_margin_learns_from_surprises": {
+        "a margin that never learns": (
+            "bias=running_mean(state.bias, surprise, options.margin_rate)",
+            "bias=state.bias",
+        ),
+    },
+    "no_prediction_is_below_what_a_cost_can_be": {
+        "a prediction below what a cost can be": (
+            "jnp.maximum(state.previous_J_C - inputs.h_C + last.cost_change, inputs.d_least)",
+            "state.previous_J_C - inputs.h_C + last.cost_change",
+        ),
+    },
+    "a_step_is_shortened_to_the_size_that_was_planned": {
+        "accept always": ("judge(scale).kl <= 2.0 * planned", "judge(scale).kl <= jnp.inf"),
+        "accept without the pull's budget": ('+ proposal.info["pull_kl_bound"]', ""),
+    },
+    "what_a_pull_promises_is_in_units_of_J_R": {
+        "promise of the direction": (
+            "pull_gain, safe_gain = inputs.gain @ pull",
+            "pull_gain, safe_gain = inputs.g @ pull",
+        ),
+    },
+    "a_baseline_is_sought_as_long_as_it_is_better_than_this_batch": {
+        "seeking by the batch before": (
+            "seeks = state.target_J_R > inputs.J_R",
+            "seeks = state.target_J_R > state.previous_J_R",
+        ),
+    },
+    "two_costs_are_kept_by_the_pull": {
+        "pull that may use up a broken limit": ("limits - jnp.maximum(inputs.c @ safe + limits, 0.0)", "limits - 1e9"),
+    },
+    "h_D_follows_the_lemma": {
+        "cost never remembered": ("previous_J_C=measured.J_C,", ""),
+    },
+}
+
+
+@pytest.mark.parametrize("rule", CHECKS)
+def test_rule(rule):
+    CHECKS[rule](guarded)
+
+
+def test_every_rule_has_a_fault_to_find():
+    assert FAULTS.keys() == CHECKS.keys()
+
+
+@pytest.mark.parametrize(("rule", "fault"), [(rule, fault) for rule in FAULTS for fault in FAULTS[rule]])
+def test_a_fault_does_not_survive(rule, fault):
+    right, wrong = FAULTS[rule][fault]
+    assert SOURCE.count(right) == 1, f"what this fault replaces stands {SOURCE.count(right)} times in the module"
+    module = types.ModuleType("space_with_a_fault")
+    module.__dict__["__name__"] = guarded.__name__  # dataclasses look their module up
+    exec(compile(SOURCE.replace(right, wrong), f"space.py with {fault}", "exec"), module.__dict__)
+    with pytest.raises(AssertionError):
+        CHECKS[rule](module)
+
+
+def test_no_pull_costs_linearised_safety_with_the_solves_of_a_real_run():
+    """Ten conjugate-gradient iterations on a fifth of the batch, as by default: the predicted cost with the pull is at
+    most what it is without it, or the limit less its margin, to a thousandth of a standard error."""
+    draft = resolve({"task": "point-circle", "algorithm": "space", "baseline": "near", "batch_size": 5000, "seed": 3})
+    parts = assemble(draft)
+    plain = parts.learner.algorithm
+
+    def step(inputs, state):
+        pulled = plain.step(inputs, state)
+        alone = plain.step(inputs, state._replace(kappa=jnp.zeros(()), seek_kl=jnp.zeros(())))
+        limits = inputs.d + pulled.info["cost_margin"]
+        with_pull, without = (inputs.c @ each.step + limits for each in (pulled, alone))
+        raised = jnp.max((with_pull - jnp.maximum(without, 0.0)) / inputs.d_error)
+        return pulled._replace(info=pulled.info | {"raised": raised})
+
+    learner = parts.learner._replace(algorithm=plain._replace(step=step))
+    program = single_program(parts._replace(learner=learner))
+    state, rows = initial_state(learner, 3, measure_baselines(parts)[0]), []
+    for _ in range(12):
+        state, metrics, *_ = program.step(state)
+        rows += metrics
+    followed = [float(row["raised"]) for row in rows if row["follows"]]
+    assert len(followed) >= 6
+    assert max(followed) <= 1e-3
