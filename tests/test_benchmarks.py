@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -33,16 +34,24 @@ def test_speed(capsys):
     assert all(word in printed for word in ("bare rollout", "space (guarded)", "2 seeds, one program", "GiB"))
 
 
-def test_safe_and_fast(tmp_path, capsys, monkeypatch):
+def test_safe_and_fast(tmp_path, capsys):
     benchmark = script("safe_and_fast")
-    monkeypatch.setattr(benchmark, "TASKS", ("point-circle",))
-    monkeypatch.setattr(benchmark, "METHODS", {"space guarded": "space"})
-    size = ["--out", str(tmp_path), "--seeds", "3", "4", "--updates", "2"]
-    benchmark.main(["run", *size, "--batch-size", "200"])
+    size = ["--out", str(tmp_path), "--tasks", "point-circle", "--seeds", "3", "4", "--updates", "2"]
+    benchmark.main(["run", *size, "--batch-size", "200", "--settings", "space", "pcpo", "--deltas", "1e-4", "1e-2"])
     benchmark.main(["table", *size])
     printed = capsys.readouterr().out
-    for baseline in ("near", "reward", "cost", "rule", "adversarial", "random", "constant"):
-        assert f"| {baseline} |" in printed
+    for baseline in ("near", "reward", "cost", "rule", "adversarial", "random", "constant", "none"):
+        assert f"| {baseline} | 0.0001" in printed
+    assert printed.count("(best)") == 8
+    benchmark.main(["figure", *size, "--figures", str(tmp_path)])
+    assert (tmp_path / "point-circle.png").stat().st_size > 10_000
+    benchmark.main(["pack", *size, "--data", str(tmp_path / "curves.npz")])
+    with np.load(tmp_path / "curves.npz") as curves:
+        assert len(curves.files) == 2 * 8
+        near = [curves[f"point-circle|space|near|{delta}"] for delta in ("0.0001", "0.01")]
+    assert near[0].shape == (2, 2, 4)
+    assert np.array_equal(near[0][:, 0, 0], near[1][:, 0, 0])  # one seed, one first batch
+    assert np.all(near[0][:, 0, 3] != near[1][:, 0, 3])  # and another trust region
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="needs the extra mujoco")

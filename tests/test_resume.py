@@ -536,3 +536,18 @@ def test_an_algorithm_passed_as_a_value_has_no_options_by_name(tmp_path):
     with pytest.raises(InputError, match=r"algorithm is int: allowed is a name or a spacerl\.Algorithm"):
         spacerl.train(out=tmp_path / "run", **{**DRIFT, "algorithm": 3})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_guarded_space_from_before_its_promises_changed_units_goes_on(tmp_path):
+    small = {"algorithm": "space", "baseline": "near", "batch_size": 200, "hidden": (4,), "progress": False, "log": ()}
+    folder = RunFolder(spacerl.train("point-circle", updates=2, out=tmp_path / "run", **small).folder)
+    arrays, _ = folder.checkpoint(2)
+    old = {n: a for n, a in arrays.items() if not n.startswith(("algorithm.promise", "algorithm.delivered"))}
+    one, costs = np.float32(1.0).reshape(()), np.ones(1, np.float32)
+    old |= {f"algorithm.{name}": one for name in ("gained", "promised", "promised_gain", "due_gain")}
+    old |= {"algorithm.promised_J_C": costs, "algorithm.due_J_C": costs}
+    old |= {"algorithm.goal": old.pop("algorithm.target_J_R"), "algorithm.faith": old.pop("algorithm.seek_kl")}
+    folder.save_checkpoint(old, 2)
+    result = spacerl.resume(folder.path, updates=4, progress=False)
+    assert len(result.metrics) == 4
+    assert result.metrics[2]["pull_kl_bound"] == pytest.approx(0.05)  # as it was: nothing is known of the last promise

@@ -21,8 +21,26 @@ def to_arrays(state: TrainState) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path).lstrip("."): np.asarray(leaf) for path, leaf in leaves}
 
 
-def from_arrays(arrays: dict[str, np.ndarray], template: TrainState, source: str) -> TrainState:
+def as_named_now(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays of a checkpoint, whatever version wrote it, as this version names them.
+
+    Guarded SPACE once kept its promises in other units. Such a run goes on with the policy, critics, thresholds and
+    radii it had; what the last step promised is unknown, and the averages of promises begin anew.
+    """
     arrays = {RENAMED.get(name, name): array for name, array in arrays.items()}
+    if "algorithm.due_gain" not in arrays:
+        return arrays
+    gone = ("gained", "promised_gain", "promised_J_C", "due_gain", "due_J_C")
+    kept = {name: array for name, array in arrays.items() if name.removeprefix("algorithm.") not in gone}
+    zero, unknown = np.zeros((), np.float32), np.full((), np.nan, np.float32)
+    costs = np.full_like(arrays["algorithm.due_J_C"], np.nan)
+    promise = {"pull_gain": unknown, "safe_gain": unknown, "cost_change": costs, "sought": zero}
+    kept |= {"algorithm.delivered": zero, "algorithm.promised": zero}
+    return kept | {f"algorithm.promise.{name}": array for name, array in promise.items()}
+
+
+def from_arrays(arrays: dict[str, np.ndarray], template: TrainState, source: str) -> TrainState:
+    arrays = as_named_now(arrays)
     wanted = to_shapes(template)
     given = {name: (array.shape, array.dtype) for name, array in arrays.items()}
     if wanted != given:

@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from spacerl.core.thresholds import relative_excess
@@ -39,7 +40,7 @@ def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
     episodes = min(max(parts.columns, FEWEST_EPISODES), BASELINE_EPISODES)
     play = Play(episodes, config.rollout_length, config.seed + 1)
     J_R, J_C = episode_returns(parts.env, baseline, config.discount, play)
-    worst = int(np.argmax(relative_excess(J_C.mean(0), np.asarray(config.cost_limit))))
+    worst = int(np.argmax(relative_excess(jnp.asarray(J_C.mean(0)), jnp.array(config.cost_limit))))
     spread = baseline.stated_spread() if isinstance(baseline, FunctionPolicy) else None
     return {
         "name": baseline.name,
