@@ -21,7 +21,7 @@ from spacerl.core.steps import backtrack, constrained_step, natural_step, projec
 from support.convex import (
     least_worst_value,
     nearest_point,
-    nearest_point_of_a_thin_set,
+    nearest_point_by_active_set,
     random_metrics,
     solved_rows,
     trust_region_optimum,
@@ -168,8 +168,7 @@ def test_constraints_hold_however_far_the_solves_got(condition, M):
         # Corrections are combinations z of rows that are orthonormal in the metric: a problem in M unknowns.
         x /= np.sqrt(np.einsum("mi,ij,mj->m", x, metric, x))[:, None]
         reachable = np.linalg.solve(np.linalg.cholesky(x @ metric @ x.T), x)
-        coordinates, violation, origin = n @ reachable.T, n @ point[i] + v, np.ones(M)
-        z = nearest_point(np.eye(M), origin, coordinates, violation - coordinates @ origin) - origin
+        z = nearest_point_by_active_set(np.eye(M), np.zeros(M), n @ reachable.T, n @ point[i] + v)
         best = point[i] + z @ reachable
         scale = metric_length(metric, point[i]) + metric_length(metric, found[i])
         length = np.sqrt(np.einsum("mi,mi->m", n, np.linalg.solve(metric, n.T).T))
@@ -293,7 +292,7 @@ def test_costs_that_exclude_each_other_give_way_alike(kind, divergence):
         room = np.where(costs, worst + 1e-9, np.inf)  # a whisker more than none, for the solver's rounding
         if divergence:
             room[K] = least_worst_value(n, v, ~costs, room) + 1e-9
-        best = nearest_point_of_a_thin_set(L[i], point[i], n, v - room)
+        best = nearest_point_by_active_set(L[i], point[i], n, v - room)
         tolerance = 5e-7 * condition * (metric_length(L[i], point[i]) + metric_length(L[i], best))
         for s in (found[i], in_metric[i]):
             assert np.all(n @ s + v <= room + tolerance)

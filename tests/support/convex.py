@@ -50,16 +50,16 @@ def nearest_point(L, point, normals, values) -> np.ndarray:
     return scale * solve_cone(L, -L @ point / scale, normals, -values / scale, cones)
 
 
-def nearest_point_of_a_thin_set(L, point, normals, values) -> np.ndarray:
-    """As `nearest_point`, where the set may have next to no interior, which an interior-point method needs.
+def nearest_point_by_active_set(L, point, normals, values) -> np.ndarray:
+    """As `nearest_point`, exact where an interior-point method is not: sets without an interior, points next to a set.
 
-    Least-distance programming by nonnegative least squares, an active-set method (Lawson and Hanson, chapter 23).
+    Least-distance programming by nonnegative least squares (Lawson and Hanson, Solving least squares problems, 23.4).
     """
     back = np.linalg.inv(np.linalg.cholesky(np.asarray(L, np.float64)).T)
     point = np.asarray(point, np.float64)
-    violation = normals @ point + values
-    scale = np.max(np.abs(violation))
-    E = np.vstack([-(normals @ back).T, violation / scale])
+    normals, distance = unit_rows(normals @ back, normals @ point + values)
+    scale = np.max(np.abs(distance))
+    E = np.vstack([-normals.T, distance / scale])
     target = np.append(np.zeros(len(point)), 1.0)
     residual = E @ scipy.optimize.nnls(E, target)[0] - target
     return point - scale * back @ (residual[:-1] / residual[-1])
