@@ -360,11 +360,12 @@ def test_rules_without_a_region_do_not_read_its_value(algorithm):
     assert_identical(proposals(unknown, algorithm), proposals(problems, algorithm))
 
 
+LAGRANGIAN = {"trpo-lagrangian", "trpo-pid"}
 WEIGHTED = {"f-cpo", "f-pcpo", "d-cpo", "d-pcpo"}
 
 
 def test_the_table_of_rules_is_complete_and_says_what_they_need():
-    assert set(ALGORITHMS) == SPACE | WEIGHTED | {"trpo", "trpo-lagrangian", "cpo", "pcpo", "pretrain"}
+    assert set(ALGORITHMS) == SPACE | WEIGHTED | LAGRANGIAN | {"trpo", "cpo", "pcpo", "pretrain"}
     for name in ALGORITHMS:
         needs = algorithm_of(make_config(name)).needs
         assert needs == needs_of(name)

@@ -14,6 +14,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "space-joint": space_printed.JOINT,
     "trpo": trpo.ENTRY,
     "trpo-lagrangian": lagrangian.ENTRY,
+    "trpo-pid": lagrangian.PID,
     "cpo": cpo.ENTRY,
     "pcpo": pcpo.ENTRY,
     "f-cpo": weighted.F_CPO,

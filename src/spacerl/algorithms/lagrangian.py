@@ -1,6 +1,12 @@
-"""Lagrangian TRPO: the trust-region step for J_R - sum_k lambda_k J_C_k, multipliers by ascent on the violation.
+"""Lagrangian TRPO: the trust-region step for reward less multipliers times costs, which a controller raises while a
+limit is broken. Plain (the multipliers integrate the error) and PID (Stooke, Achiam and Abbeel, 2020).
 
 Not in the paper; what practitioners use, and so a comparison users expect.
+
+Nothing here has units. The step follows g/|g| - sum_k m_k c_k/|c_k|, lengths in the metric of the trust region, so a
+multiplier of 1 weighs a cost like the reward; where one cost alone holds the reward back, the two gradients are
+parallel and 1 is what its multiplier settles at. Errors are parts of the limit. The multipliers of a step have
+already seen the batch it is made from.
 """
 
 from __future__ import annotations
@@ -10,49 +16,104 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Needs
+from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Judge, Needs
 from spacerl.algorithms.line_search import line_search
 from spacerl.algorithms.options import LineSearchOptions
-from spacerl.core.steps import natural_step
-from spacerl.runs.fields import Positive
-from spacerl.types import Array, BaselineMeasurement, Measured, Proposal, StepInputs, Trial
+from spacerl.core.steps import TINY, natural_step
+from spacerl.runs.fields import NotNegative, Positive
+from spacerl.types import Array, BaselineMeasurement, Proposal, StepInputs, Trial
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LagrangianOptions(LineSearchOptions):
-    multiplier_rate: Positive = 0.05
-    """Step of the multipliers, in reward per squared unit of cost."""
+    multiplier_rate: Positive = 0.5
+    """Growth of a multiplier per update at the largest violation. At 1 a cost weighs as much as the reward."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PIDOptions(LineSearchOptions):
+    proportional_gain: NotNegative = 1.0
+    """Multipliers: weight of the violation, from -1 to 1 as a part of the limit. At 1 a cost weighs like the reward."""
+    integral_gain: NotNegative = 0.2
+    """Multipliers: weight of the sum of all violations so far, which never falls below zero."""
+    derivative_gain: NotNegative = 1.0
+    """Multipliers: weight of the violation's rise since the last update; a fall counts as none."""
+
+
+class Gains(NamedTuple):
+    """Of the controller that sets the multipliers."""
+
+    proportional: float
+    integral: float
+    derivative: float
 
 
 class MultiplierState(NamedTuple):
-    multipliers: Array  # (K,) reward per unit of cost
+    multipliers: Array  # (K,) of the last step
+    integral: Array  # (K,) part of them that accumulates
+    error: Array  # (K,) in the batch of the last step
+    weights: Array  # (1 + K,) of J_R and -J_C in the objective of the last step, for its line search
 
 
-def trpo_lagrangian(options: LagrangianOptions) -> Algorithm:
+def relative_violation(d: Array, h_C: Array | float) -> Array:
+    """(K,) J_C - h_C as a part of the larger of the two, from -1 to 1: of the limit while it is kept; 1 is far away."""
+    size = jnp.maximum(jnp.abs(h_C), jnp.abs(d + h_C))
+    return jnp.where(size > 0.0, jnp.clip(d / jnp.where(size > 0.0, size, 1.0), -1.0, 1.0), 0.0)
+
+
+def next_multipliers(state: MultiplierState, error: Array, gains: Gains) -> MultiplierState:
+    """The controller's answer to the newest error (K,)."""
+    integral = jnp.maximum(state.integral + gains.integral * error, 0.0)
+    rise = jnp.maximum(error - state.error, 0.0)
+    multipliers = gains.proportional * error + integral + gains.derivative * rise
+    return state._replace(multipliers=jnp.maximum(multipliers, 0.0), integral=integral, error=error)
+
+
+def lagrangian(gains: Gains, options: LineSearchOptions) -> Algorithm:
     def init(costs: int, baseline: BaselineMeasurement) -> MultiplierState:
-        return MultiplierState(jnp.zeros(costs))
+        # From the largest error nothing rises: the first batch has no predecessor.
+        return MultiplierState(jnp.zeros(costs), jnp.zeros(costs), jnp.ones(costs), jnp.zeros(1 + costs))
 
     def step(inputs: StepInputs, state: MultiplierState) -> Proposal:
-        gradient = inputs.g - state.multipliers @ inputs.c
-        x = inputs.solve(gradient[None])[0]
+        state = next_multipliers(state, relative_violation(inputs.d, inputs.h_C), gains)
+        gradients = jnp.concatenate([inputs.g[None], -inputs.c])
+        solved = inputs.solve(gradients)
+        squared = jnp.sum(gradients * solved, axis=-1)
+        # What vanishes weighs nothing. Dividing the reward by |g|, and not multiplying the costs by it, leaves a way
+        # back to the limits where there is no reward to follow.
+        per_unit = jnp.where(squared > TINY, 1.0 / jnp.sqrt(jnp.where(squared > TINY, squared, 1.0)), 0.0)
+        weights = per_unit * jnp.concatenate([jnp.ones(1), state.multipliers])
         return Proposal(
-            natural_step(gradient, x, inputs.delta),
+            natural_step(weights @ gradients, weights @ solved, inputs.delta),
             info={"multiplier": jnp.max(state.multipliers)},
+            memory=state._replace(weights=weights),
         )
 
     def objective(trial: Trial, state: MultiplierState) -> Array:
-        return trial.reward - jnp.dot(state.multipliers, trial.cost)
+        return jnp.dot(state.weights, jnp.concatenate([trial.reward[None], -trial.cost]))
 
-    def control(state: MultiplierState, measured: Measured) -> MultiplierState:
-        raised = state.multipliers + options.multiplier_rate * (measured.J_C - measured.h_C)
-        return MultiplierState(jnp.maximum(raised, 0.0))
+    search = line_search(objective, False, options)
 
-    needs = Needs(cost=True, baseline=False)
-    return Algorithm(needs, step, init, accept=line_search(objective, False, options), control=control)
+    def accept(judge: Judge, inputs: StepInputs, proposal: Proposal, state: MultiplierState) -> Array:
+        """Judged by the weights that the step was made with, not by those of the step before."""
+        return search(judge, inputs, proposal, proposal.memory)
+
+    return Algorithm(Needs(cost=True, baseline=False), step, init, accept)
+
+
+def trpo_lagrangian(options: LagrangianOptions) -> Algorithm:
+    return lagrangian(Gains(0.0, options.multiplier_rate, 0.0), options)
+
+
+def trpo_pid(options: PIDOptions) -> Algorithm:
+    return lagrangian(Gains(options.proportional_gain, options.integral_gain, options.derivative_gain), options)
 
 
 ENTRY = AlgorithmEntry(
     "trust-region step for reward minus multipliers times cost, which grow with the violation",
     LagrangianOptions,
     trpo_lagrangian,
+)
+PID = AlgorithmEntry(
+    "the same with multipliers that also follow the violation itself and its rise (PID control)", PIDOptions, trpo_pid
 )
