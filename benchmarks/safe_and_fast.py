@@ -52,25 +52,27 @@ class Setting(NamedTuple):
     algorithm: str
     options: dict[str, Any] = {}  # noqa: RUF012  never written to
     baselines: tuple[str, ...] = ()
+    deltas: tuple[float, ...] = DELTAS
 
 
+ENDS = (DELTAS[0], DELTAS[-1])  # for what is compared with another form of itself, not with us
 SETTINGS = {
     "trpo": Setting("trpo"),
     "trpo-lagrangian": Setting("trpo-lagrangian"),
     "trpo-pid": Setting("trpo-pid"),
     "cpo": Setting("cpo"),
     "pcpo": Setting("pcpo"),
-    "pcpo-l2": Setting("pcpo", {"projection": "l2"}),
+    "pcpo-l2": Setting("pcpo", {"projection": "l2"}, (), ENDS),
     "f-cpo": Setting("f-cpo", {}, KINDS),
     "f-pcpo": Setting("f-pcpo", {}, KINDS),
     "d-cpo": Setting("d-cpo", {"weight_schedule": "decay"}, KINDS),
     "d-pcpo": Setting("d-pcpo", {"weight_schedule": "decay"}, KINDS),
     "pretrain": Setting("pretrain", {}, KINDS),
-    "space-printed": Setting("space-printed", {}, (*KINDS, "rule", *USELESS)),
-    "space-printed-l2": Setting("space-printed", {"projection": "l2"}, KINDS),
-    "space-printed-fixed": Setting("space-printed", {"threshold_rule": "fixed"}, KINDS),
-    "space-sequential": Setting("space-sequential", {}, KINDS),
-    "space-joint": Setting("space-joint", {}, KINDS),
+    "space-printed": Setting("space-printed", {}, KINDS),
+    "space-printed-l2": Setting("space-printed", {"projection": "l2"}, KINDS, ENDS),
+    "space-printed-fixed": Setting("space-printed", {"threshold_rule": "fixed"}, KINDS, ENDS),
+    "space-sequential": Setting("space-sequential", {}, KINDS, ENDS),
+    "space-joint": Setting("space-joint", {}, KINDS, ENDS),
     "space": Setting("space", {}, (*KINDS, "rule", *USELESS)),
 }
 
@@ -150,9 +152,10 @@ def one_setting(task: str, setting: Setting, options) -> dict[tuple[str, float],
     """(seeds, updates, logged) by the name of the baseline and delta."""
     known = baselines(task) if setting.baselines else {}
     groups = [[name for name in setting.baselines if name != "rule"], [n for n in setting.baselines if n == "rule"]]
+    deltas = [delta for delta in options.deltas if delta in setting.deltas]
     found = {}
     for names in [group for group in groups if group] or [["none"]]:
-        keys = [(name, delta, seed) for name in names for delta in options.deltas for seed in options.seeds]
+        keys = [(name, delta, seed) for name in names for delta in deltas for seed in options.seeds]
         fixed = {"task": task, "algorithm": setting.algorithm, "batch_size": options.batch_size, **setting.options}
         runs = []
         for name, _, seed in keys:
@@ -160,8 +163,8 @@ def one_setting(task: str, setting: Setting, options) -> dict[tuple[str, float],
             given = Given(baseline=known[name]) if name != "none" else Given()
             runs.append(assemble(resolve({**fixed, "seed": seed, **chosen}), given))
         values = curves(runs, [delta for _, delta, _ in keys], options.updates)
-        values = values.reshape(len(names), len(options.deltas), len(options.seeds), *values.shape[1:])
-        found |= {(n, d): values[i, j] for i, n in enumerate(names) for j, d in enumerate(options.deltas)}
+        values = values.reshape(len(names), len(deltas), len(options.seeds), *values.shape[1:])
+        found |= {(n, d): values[i, j] for i, n in enumerate(names) for j, d in enumerate(deltas)}
     return found
 
 
@@ -169,10 +172,12 @@ def run(options) -> None:
     mine, of = map(int, options.share.split("/"))
     work = [(task, name) for name in reversed(options.settings) for task in options.tasks]
     for task, name in work[mine::of]:
-        started = time.time()
+        path, started = options.out / f"{task}.{name}.npz", time.time()
+        if path.exists():
+            continue
         found = one_setting(task, SETTINGS[name], options)
         named = {f"{task}|{name}|{baseline}|{delta:g}": values for (baseline, delta), values in found.items()}
-        np.savez_compressed(options.out / f"{task}.{name}.npz", **named)
+        np.savez_compressed(path, **named)
         print(f"{task}, {name}: {time.time() - started:.0f} s", flush=True)
 
 

@@ -554,7 +554,7 @@ def test_sums_and_errors_are_those_of_the_episodes():
         J_C.append(recording.cost[start:stop, lane].astype(np.float64).sum(0))
     assert batch.J_R == pytest.approx(np.mean(J_R), rel=1e-5)
     assert batch.J_C == pytest.approx(np.mean(J_C, axis=0), rel=1e-5)
-    assert batch.J_C_error == pytest.approx(np.std(J_C, axis=0) / math.sqrt(len(J_C)), rel=1e-4)
+    assert batch.J_C_error == pytest.approx(np.std(J_C, axis=0, ddof=1) / math.sqrt(len(J_C)), rel=1e-4)
     assert batch.episode_length == pytest.approx(np.mean(lengths(recording)))
 
 

@@ -12,7 +12,16 @@ import spacerl
 from spacerl.cli.main import parse
 from spacerl.cli.training import Sweep
 from spacerl.runs.folder import RunFolder
-from spacerl.training.reproduce import EXPERIMENTS, Setting, collected, commands, markdown_table, reproduce, summarise
+from spacerl.training.reproduce import (
+    EXPERIMENTS,
+    Setting,
+    best_of,
+    collected,
+    commands,
+    markdown_table,
+    reproduce,
+    summarise,
+)
 from spacerl.training.settings import resolve
 from spacerl.types import InputError
 
@@ -79,3 +88,22 @@ def test_what_is_finished_is_left_alone(tmp_path, monkeypatch):
     asked.clear()
     # Other numbers of updates or of seeds are other experiments: the sweep says what is wrong, or adds what is missing.
     assert len(reproduce("two", tmp_path, 13, (0, 1), jobs=2)) == len(reproduce("two", tmp_path, 12, (0, 1, 2), 1)) == 2
+
+
+def test_a_setting_is_shown_at_the_trust_region_that_is_best_for_it():
+    """The most reward of those that keep the limit of 5, as far as two seeds can tell."""
+
+    def curve(J_R, J_C):
+        return np.full((2, 12, 6), (J_R, J_C, 0.0, 0.0, 0.0, 0.0)) + np.array([-0.1, 0.1])[:, None, None]
+
+    curves = {
+        ("pcpo@0.0001", "none"): curve(1.0, 4.0),
+        ("pcpo@0.001", "none"): curve(2.0, 4.9),
+        ("pcpo@0.01", "none"): curve(3.0, 9.0),
+        ("pcpo-l2@0.01", "none"): curve(8.0, 4.0),
+        ("cpo@0.001", "none"): curve(2.0, 8.0),
+        ("cpo@0.01", "none"): curve(3.0, 9.0),
+    }
+    assert best_of(curves, "pcpo", "none", 5.0) == "pcpo@0.001"
+    assert best_of(curves, "cpo", "none", 5.0) == "cpo@0.001"
+    assert best_of(curves, "cpo", "near", 5.0) is None

@@ -551,3 +551,13 @@ def test_a_run_of_guarded_space_from_before_its_promises_changed_units_goes_on(t
     result = spacerl.resume(folder.path, updates=4, progress=False)
     assert len(result.metrics) == 4
     assert result.metrics[2]["pull_kl_bound"] == pytest.approx(0.05)  # as it was: nothing is known of the last promise
+
+
+def test_a_lagrangian_run_whose_multipliers_had_units_is_refused_in_a_sentence(tmp_path):
+    small = {"algorithm": "trpo-lagrangian", "batch_size": 200, "hidden": (4,), "progress": False, "log": ()}
+    folder = RunFolder(spacerl.train("point-circle", updates=1, out=tmp_path / "run", **small).folder)
+    arrays, _ = folder.checkpoint(1)
+    gone = ("algorithm.integral", "algorithm.error", "algorithm.weights")
+    folder.save_checkpoint({name: array for name, array in arrays.items() if name not in gone}, 1)
+    with pytest.raises(InputError, match="multipliers in reward per unit of cost"):
+        spacerl.resume(folder.path, updates=2, progress=False)

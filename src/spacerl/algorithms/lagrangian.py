@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Judge, Needs
 from spacerl.algorithms.line_search import line_search
+from spacerl.algorithms.optimality import optimality
 from spacerl.algorithms.options import LineSearchOptions
 from spacerl.core.steps import TINY, natural_step
 from spacerl.runs.fields import NotNegative, Positive
@@ -26,17 +27,17 @@ from spacerl.types import Array, BaselineMeasurement, Proposal, StepInputs, Tria
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LagrangianOptions(LineSearchOptions):
-    multiplier_rate: Positive = 0.5
+    multiplier_rate: Positive = 1.0
     """Growth of a multiplier per update at the largest violation. At 1 a cost weighs as much as the reward."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PIDOptions(LineSearchOptions):
-    proportional_gain: NotNegative = 1.0
+    proportional_gain: NotNegative = 2.0
     """Multipliers: weight of the violation, from -1 to 1 as a part of the limit. At 1 a cost weighs like the reward."""
     integral_gain: NotNegative = 0.2
     """Multipliers: weight of the sum of all violations so far, which never falls below zero."""
-    derivative_gain: NotNegative = 1.0
+    derivative_gain: NotNegative = 0.0
     """Multipliers: weight of the violation's rise since the last update; a fall counts as none."""
 
 
@@ -83,11 +84,11 @@ def lagrangian(gains: Gains, options: LineSearchOptions) -> Algorithm:
         # back to the limits where there is no reward to follow.
         per_unit = jnp.where(squared > TINY, 1.0 / jnp.sqrt(jnp.where(squared > TINY, squared, 1.0)), 0.0)
         weights = per_unit * jnp.concatenate([jnp.ones(1), state.multipliers])
-        return Proposal(
-            natural_step(weights @ gradients, weights @ solved, inputs.delta),
-            info={"multiplier": jnp.max(state.multipliers)},
-            memory=state._replace(weights=weights),
-        )
+        ascent = natural_step(inputs.g, solved[0], inputs.delta)
+        info = {"multiplier": jnp.max(state.multipliers)}
+        info |= optimality(inputs, ascent, inputs.c, -solved[1:], inputs.d)
+        step = natural_step(weights @ gradients, weights @ solved, inputs.delta)
+        return Proposal(step, info=info, memory=state._replace(weights=weights))
 
     def objective(trial: Trial, state: MultiplierState) -> Array:
         return jnp.dot(state.weights, jnp.concatenate([trial.reward[None], -trial.cost]))

@@ -41,6 +41,11 @@ def as_named_now(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def from_arrays(arrays: dict[str, np.ndarray], template: TrainState, source: str) -> TrainState:
     arrays = as_named_now(arrays)
+    if "algorithm.multipliers" in arrays and "algorithm.integral" not in arrays:
+        raise InputError(
+            f"{source} has multipliers in reward per unit of cost, which this version does not use: the run can be "
+            "evaluated, exported and used as a baseline, and must be trained anew to go on"
+        )
     wanted = to_shapes(template)
     given = {name: (array.shape, array.dtype) for name, array in arrays.items()}
     if wanted != given:

@@ -25,17 +25,25 @@ DIRECT = ("--divergence-gradient", "direct")
 BOUNDED = (*DIRECT, "--projection-kl-bound", "0.005")
 
 
+AT = "@"  # between a setting and its trust region
+
+
 class Setting(NamedTuple):
     name: str
     options: tuple[str, ...]
     baselines: tuple[str, ...] = ()
 
 
+POINT_DELTAS = ("0.0001", "0.001", "0.01")  # the paper's, and two with which others go farther than at the paper's
+
+
 def _point_settings() -> list[Setting]:
-    """Every algorithm, SPACE in each of its forms, with every kind of pi_B where it takes one."""
+    """Every algorithm, SPACE in each of its forms, with every kind of pi_B where it takes one, at three trust regions:
+    who is compared at one that suits another is not compared at its best."""
     alone = [
         Setting("trpo", ("--algorithm", "trpo")),
         Setting("trpo-lagrangian", ("--algorithm", "trpo-lagrangian")),
+        Setting("trpo-pid", ("--algorithm", "trpo-pid")),
         Setting("cpo", ("--algorithm", "cpo")),
         Setting("pcpo", ("--algorithm", "pcpo")),
         Setting("pcpo-l2", ("--algorithm", "pcpo", "--projection", "l2")),
@@ -62,7 +70,11 @@ def _point_settings() -> list[Setting]:
             ("guarded", ("space",)),
         )
     ]
-    return alone + guided + space
+    return [
+        Setting(f"{setting.name}{AT}{delta}", (*setting.options, "--delta", delta), setting.baselines)
+        for setting in alone + guided + space
+        for delta in POINT_DELTAS
+    ]
 
 
 # 2,500 steps of KL 1e-4, the paper's training of the ants, lead about as far as 250 of 1e-2: KL grows with the square
@@ -189,14 +201,25 @@ def _figure(value: float, digits: int = 3) -> str:
 
 
 FIGURE_SETTINGS = (
-    "pcpo", "cpo", "f-pcpo", "d-pcpo", "pretrain", "pretrain-direct", "space-printed", "space-printed-fixed",
-    "space-guarded",
+    "pcpo", "cpo", "trpo-pid", "f-pcpo", "d-pcpo", "pretrain", "pretrain-direct", "space-printed",
+    "space-printed-fixed", "space-guarded",
 )  # fmt: skip
-COLOURS = ("#555555", "#b0b0b0", "#e69f00", "#56b4e9", "#cc79a7", "#8c5a9e", "#d55e00", "#f0a080", "#009e73")
+COLOURS = ("#555555", "#b0b0b0", "#0072b2", "#e69f00", "#56b4e9", "#cc79a7", "#8c5a9e", "#d55e00", "#f0a080", "#009e73")
+
+
+def best_of(curves: dict[tuple[str, str], np.ndarray], setting: str, kind: str, h_C: float) -> str | None:
+    """The name of a setting with the trust region at which it earns most at the end of those that keep the limit, as
+    far as the seeds can tell; where none does, the one of least cost."""
+    own = {name: values for (name, pi_B), values in curves.items() if pi_B == kind and name.split(AT)[0] == setting}
+    kept = {name: v for name, v in own.items() if mean_interval(v[:, -10:, 1].mean(1)).low <= h_C}
+    if kept:
+        return max(kept, key=lambda name: kept[name][:, -10:, 0].mean())
+    return min(own, key=lambda name: own[name][:, -10:, 1].mean(), default=None)
 
 
 def draw_curves(curves: dict[tuple[str, str], np.ndarray], h_C: float, path: Path) -> None:
-    """J_R and J_C over updates, a column per kind of pi_B; mean and standard deviation over seeds."""
+    """J_R and J_C over updates, a column per kind of pi_B; mean and standard deviation over seeds, every setting at the
+    trust region that is best for it."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -207,9 +230,10 @@ def draw_curves(curves: dict[tuple[str, str], np.ndarray], h_C: float, path: Pat
     shown = dict(zip(FIGURE_SETTINGS, COLOURS, strict=True))
     for column, kind in enumerate(KINDS):
         for setting, colour in shown.items():
-            values = curves.get((setting, kind), curves.get((setting, "none")))
-            if values is None:
+            pi_B = kind if best_of(curves, setting, kind, h_C) else "none"
+            if (name := best_of(curves, setting, pi_B, h_C)) is None:
                 continue
+            values = curves[name, pi_B]
             for row in (0, 1):
                 mean, std = values[..., row].mean(0), values[..., row].std(0, ddof=min(1, len(values) - 1))
                 axes[row, column].plot(mean, color=colour, label=setting, lw=1.6)
@@ -218,7 +242,9 @@ def draw_curves(curves: dict[tuple[str, str], np.ndarray], h_C: float, path: Pat
         axes[0, column].set_title(f"pi_B: {kind}")
         axes[1, column].set_xlabel("update")
     # Most of what is shown; a curve that is far above h_C for most of its time widens the axis.
-    highest = [np.percentile(values[..., 1].mean(0), 60) for (name, _), values in curves.items() if name in shown]
+    highest = [
+        np.percentile(values[..., 1].mean(0), 60) for (name, _), values in curves.items() if name.split(AT)[0] in shown
+    ]
     axes[1, 0].set_ylim(0.0, max([3.0 * h_C, *(1.2 * each for each in highest)]))
     axes[0, 0].set_ylabel("J_R")
     axes[1, 0].set_ylabel("J_C (dashed: h_C)")
