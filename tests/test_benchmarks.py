@@ -24,7 +24,7 @@ def script(name: str) -> ModuleType:
 
 
 def test_every_script_has_a_test():
-    tested = {"speed", "safe_and_fast", "ant"}
+    tested = {"speed", "safe_and_fast", "ant", "theorem"}
     assert {path.stem for path in BENCHMARKS.glob("*.py")} == tested
 
 
@@ -52,6 +52,17 @@ def test_safe_and_fast(tmp_path, capsys):
     assert near[0].shape == (2, 2, 4)
     assert np.array_equal(near[0][:, 0, 0], near[1][:, 0, 0])  # one seed, one first batch
     assert np.all(near[0][:, 0, 3] != near[1][:, 0, 3])  # and another trust region
+
+
+def test_theorem(tmp_path, capsys, monkeypatch):
+    benchmark = script("theorem")
+    monkeypatch.setattr(benchmark, "FORMS", {"space-joint": 0})
+    size = ["--problems", "3", "--size", "4", "--deltas", "1e-2", "--iterations", "300"]
+    benchmark.main([*size, "--figure", str(tmp_path / "theorem.png")])
+    printed = capsys.readouterr().out
+    assert "| space-joint | KL | 0.01 |" in printed
+    assert "space (guarded), 2-norm" in printed
+    assert (tmp_path / "theorem.png").stat().st_size > 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mujoco") is None, reason="needs the extra mujoco")
