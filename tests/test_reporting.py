@@ -205,6 +205,41 @@ def test_divergence_axis_is_logarithmic_when_the_span_is_large(tmp_path):
     assert scales == {"wide": "log", "narrow": "linear"}
 
 
+@pytest.mark.parametrize(
+    ("rho", "scale"),
+    [
+        (np.geomspace(80.0, 1e-3, 40), "log"),
+        (np.append(np.geomspace(80.0, 1e-3, 39), 0.0), "symlog"),
+        (np.append(np.geomspace(80.0, 1e-3, 39), np.nan), "log"),
+        (np.linspace(1.2, 0.3, 40), "linear"),
+        (np.zeros(40), "linear"),
+    ],
+)
+def test_rho_is_drawn_on_a_log_axis_when_the_span_is_large(tmp_path, rho, scale):
+    for seed in range(2):
+        write_run(tmp_path / str(seed), seed=seed, columns={"rho": rho * (1.0 + 3.0 * seed)})
+    write_run(tmp_path / "older", algorithm="pcpo", baseline=None)
+    axes = figures.task_figures(groups_in(tmp_path))["stationarity"].axes[0]
+    assert axes.get_yscale() == scale
+    bottom, top = axes.get_ylim()
+    assert 0.0 < bottom < 3e-3 if scale == "log" else bottom == 0.0
+    assert top >= 1.0
+    assert [line.get_label() for line in axes.lines if not line.get_label().startswith("_")] == ["SPACE (near)"]
+    assert len(axes.collections) == 1  # a band over the two seeds
+
+
+def test_stationarity_is_shown_where_runs_recorded_it(tmp_path):
+    write_run(tmp_path / "older", algorithm="pcpo", baseline=None)
+    assert not {"stationarity", "predicted gain"} & set(figures.task_figures(groups_in(tmp_path)))
+    measured = {"rho": np.linspace(2.0, 0.1, 40), "predicted_gain": np.linspace(3.0, -1.0, 40)}
+    write_run(tmp_path / "new", columns=measured)
+    write_run(tmp_path / "unmeasured", algorithm="trpo", columns={name: np.full(40, np.nan) for name in measured})
+    page = write_report(tmp_path, tmp_path / "out.html").read_text()
+    for heading in ("How far from a stationary point", "What a step may still gain"):
+        assert page.count(f"<h3>{heading}</h3>") == 1
+    assert not re.search(r"\bnan\b", "".join(outline_of(page).text), flags=re.IGNORECASE)
+
+
 def test_unsafe_steps_are_red_in_trajectories(tmp_path):
     run = read_run(write_run(tmp_path / "run", trajectories=circle_trajectories()))
     baseline, learned = arenas.trajectory_figure(run.trajectories).axes

@@ -36,6 +36,10 @@ def task_figures(groups: Sequence[Group], styles: Mapping[str, Style] | None = N
             figures["reward against violation"] = reward_against_violation_figure(groups, styles)
     if any(group.has("J_D") for group in groups):
         figures["divergence"] = divergence_figure(groups, styles)
+    if any(group.has("rho") for group in groups):
+        figures["stationarity"] = stationarity_figure(groups, styles)
+    if any(group.has("predicted_gain") for group in groups):
+        figures["predicted gain"] = predicted_gain_figure(groups, styles)
     if any(group.has("entropy") for group in groups):
         figures["entropy"] = curve_figure(groups, styles, "entropy", "policy entropy, nats")
     return figures
@@ -87,6 +91,28 @@ def divergence_figure(groups: Sequence[Group], styles: Mapping[str, Style]) -> F
             threshold = _column_means(group.curve("h_D"))
             axes.plot(group.updates, threshold, color=styles[group.label][0], linestyle=(0, (2, 1.5)), linewidth=1.1)
     _stretch_if_wide(axes, [group.curve(name) for group in shown for name in ("J_D", "h_D")])
+    return figure
+
+
+def stationarity_figure(groups: Sequence[Group], styles: Mapping[str, Style]) -> Figure:
+    """rho over updates, 1 dotted; a log axis when the span is large, as it is after a far exceeded constraint."""
+    figure = curve_figure(groups, styles, "rho", "rho, in parts of the reward step")
+    axes = figure.axes[0]
+    axes.axhline(1.0, color=FAINT, linestyle=":", linewidth=1.2, zorder=1.5)
+    curves = [group.curve("rho") for group in groups]
+    _stretch_if_wide(axes, curves)
+    lowest = min(float(finite(_column_means(curve)).min(initial=1.0)) for curve in curves)
+    if axes.get_yscale() == "log":  # a band that reaches below zero has no lower end there
+        axes.set_ylim(bottom=lowest / 1.5)
+    else:
+        axes.set_ylim(bottom=0.0)
+    return figure
+
+
+def predicted_gain_figure(groups: Sequence[Group], styles: Mapping[str, Style]) -> Figure:
+    """The change of J_R that a step within all constraints promises, over updates; zero dotted."""
+    figure = curve_figure(groups, styles, "predicted_gain", "promised change of J_R")
+    figure.axes[0].axhline(0.0, color=FAINT, linestyle=":", linewidth=1.2, zorder=1.5)
     return figure
 
 

@@ -25,6 +25,15 @@ CAPTIONS = {
     "violation": ("Cumulative violation", "Sum of max(0, J_C − h_C) so far. Flat is good."),
     "reward against violation": ("Reward against violation", "What each reward cost. Up and to the left is better."),
     "divergence": ("Distance from the baseline", "J_D per episode; short dashes: its threshold h_D."),
+    "stationarity": (
+        "How far from a stationary point",
+        "rho: what the algorithm's constraints leave of the reward step. 0: nothing, the policy is stationary; "
+        "1, dotted: all of it; above 1: a constraint is broken and needs more.",
+    ),
+    "predicted gain": (
+        "What a step may still gain",
+        "Change of J_R that this step promises, to first order. Below zero: keeping the constraints costs reward.",
+    ),
     "entropy": ("Entropy", "How undecided the policy still is."),
 }
 
