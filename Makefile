@@ -22,11 +22,12 @@ $(VENV)/test.stamp: $(VENV)/core.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
 	touch $@
 
-# SPACE from a shipped baseline that breaks the constraint, PCPO beside it, and a page that shows both.
+# SPACE from a shipped baseline that breaks the constraint, PCPO beside it at the trust region that is best for it, and a
+# page that shows both.
 quickstart: $(VENV)/core.stamp
 	@rm -rf $(RUNS)
-	$(BIN)/spacerl train point-circle --algorithm space --baseline reward --updates 80 --out $(RUNS)/space
-	$(BIN)/spacerl train point-circle --algorithm pcpo --updates 80 --out $(RUNS)/pcpo
+	$(BIN)/spacerl train point-circle --algorithm space --baseline reward --delta 0.01 --updates 80 --out $(RUNS)/space
+	$(BIN)/spacerl train point-circle --algorithm pcpo --delta 0.01 --updates 80 --out $(RUNS)/pcpo
 	$(BIN)/spacerl report $(RUNS)/space $(RUNS)/pcpo --out $(RUNS)/report.html --title "Quickstart: point circle"
 	@echo "Open $(RUNS)/report.html in a browser."
 

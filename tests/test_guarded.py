@@ -93,11 +93,15 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         "kappa frozen": ("kappa=trust_radius(state.kappa, kept, overshot, options.pull_kl_max)", "kappa=state.kappa"),
     },
     "a_kept_promise_below_zero_is_kept": {
-        "a kept promise of the rest credited to the pull": ("change - last.safe_gain", "change"),
+        "a promise of the rest that nobody keeps": (
+            "last.safe_gain + last.pull_gain - change",
+            "last.pull_gain - change",
+        ),
+        "losses that cancel gains": ("jnp.abs(last.safe_gain) + last.pull_gain", "last.safe_gain + last.pull_gain"),
     },
     "promises_are_averaged": {
         "promises not averaged": (
-            "kept = jnp.where(jnp.isnan(change), jnp.nan, delivered / jnp.maximum(promised, TINY))",
+            "kept = jnp.where(jnp.isnan(change), jnp.nan, 1.0 - shortfall / jnp.maximum(promised, TINY))",
             "kept = (change - last.safe_gain) / jnp.maximum(last.pull_gain, TINY)",
         ),
     },

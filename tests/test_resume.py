@@ -542,7 +542,7 @@ def test_a_run_of_guarded_space_from_before_its_promises_changed_units_goes_on(t
     small = {"algorithm": "space", "baseline": "near", "batch_size": 200, "hidden": (4,), "progress": False, "log": ()}
     folder = RunFolder(spacerl.train("point-circle", updates=2, out=tmp_path / "run", **small).folder)
     arrays, _ = folder.checkpoint(2)
-    old = {n: a for n, a in arrays.items() if not n.startswith(("algorithm.promise", "algorithm.delivered"))}
+    old = {n: a for n, a in arrays.items() if not n.startswith(("algorithm.promise", "algorithm.shortfall"))}
     one, costs = np.float32(1.0).reshape(()), np.ones(1, np.float32)
     old |= {f"algorithm.{name}": one for name in ("gained", "promised", "promised_gain", "due_gain")}
     old |= {"algorithm.promised_J_C": costs, "algorithm.due_J_C": costs}

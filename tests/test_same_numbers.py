@@ -1,9 +1,8 @@
-"""Every algorithm on the point tasks gives the metrics it gave before the packages were cut anew.
+"""Every algorithm on the point tasks gives the metrics it gave when they were last meant to change.
 
-`data/point_metrics.json` holds the first five updates at commit 926bb5a (batch 2,000, seed 0, two cores, AMD EPYC).
-Lagrangian TRPO was recorded anew, in both forms, when its multipliers lost their units.
-On that machine the same bits come out; another machine, and the quick compilation of
-the tests, round differently, which grows from update to update.
+`data/point_metrics.json` holds the first five updates (batch 2,000, seed 0, two cores, AMD EPYC), recorded since rewards
+are in units of J_R and guarded SPACE judges its promises before the next step. On that machine the same bits come out;
+another machine, and the quick compilation of the tests, round differently, which grows from update to update.
 """
 
 from __future__ import annotations

@@ -259,18 +259,20 @@ def check_a_kept_promise_below_zero_is_kept(module):
     """Recovery was to lose 5, the pull to win 1 of them back, and so it came."""
     promise = {"pull_gain": 1.0, "safe_gain": -5.0}
     assert kappa_after(module, promise, J_R=-3.0) == pytest.approx(1.5)
-    assert kappa_after(module, promise, J_R=-4.0) == pytest.approx(0.5)
-    gaining = {"pull_gain": 1.0, "safe_gain": 5.0}  # what the rest gains is not the pull's
-    assert kappa_after(module, gaining, J_R=6.0) == pytest.approx(0.5)
+    assert kappa_after(module, promise, J_R=-7.0) == pytest.approx(1.0)  # 4 of 6 did not come
+    assert kappa_after(module, promise, J_R=-8.0) == pytest.approx(0.5)  # 5 of 6
+    gaining = {"pull_gain": 1.0, "safe_gain": 5.0}  # a whole step keeps its promise, or does not
+    found = [kappa_after(module, gaining, J_R=1.0 + gain) for gain in (6.0, 3.1, 2.9, 1.4)]
+    assert found == pytest.approx([1.5, 1.5, 1.0, 0.5])
 
 
 def check_promises_are_averaged(module):
     """The rate is 0.3: a broken promise after many that were kept does not close the gate at once."""
-    state = state_of(module, kappa=0.01, delivered=1.0, promised=1.0)
+    state = state_of(module, kappa=0.01, shortfall=0.0, promised=1.0)
     found = after(module, {"pull_gain": 1.0}, inputs_of(J_R=1.0, d=0.0), state)
-    close([found.delivered, found.promised, found.kappa], [0.7, 1.0, 0.015])
+    close([found.shortfall, found.promised, found.kappa], [0.3, 1.0, 0.015])
     silent = after(module, {}, inputs_of(J_R=-9.0, d=0.0), state)
-    close([silent.delivered, silent.promised], [1.0, 1.0])
+    close([silent.shortfall, silent.promised], [0.0, 1.0])
 
 
 def check_a_cost_that_overshoots_above_its_limit_halves_kappa(module):

@@ -74,4 +74,4 @@ def another(name: str, value: Any) -> Any:
         return tuple(number + 1 for number in value)
     if isinstance(value, int):
         return value + 1
-    return 0.01 if isinstance(value, str) or math.isinf(value) else 0.5 * value
+    return 0.01 if isinstance(value, str) or math.isinf(value) else 0.5 * value if value else 0.5

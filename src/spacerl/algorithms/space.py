@@ -61,8 +61,8 @@ class GuardedState(NamedTuple):
     kappa: Array  # () KL a pull may spend
     seek_kl: Array  # () KL a pull may spend on the way to a baseline that is known to be better
     bias: Array  # (K,) running mean of measured minus predicted cost
-    delivered: Array  # () running mean of what pulls delivered: change of J_R beyond what the rest of the step promised
-    promised: Array  # () running mean of what those pulls promised
+    shortfall: Array  # () running mean of what steps with a pull promised of J_R and did not deliver
+    promised: Array  # () running mean of how much these steps promised to change, gains of pulls and losses alike
     target_J_R: Array  # () J_R of a baseline that keeps the constraint; minus infinity of one that does not
     promise: Promise  # of the last step
     previous_J_R: Array  # ()
@@ -79,9 +79,10 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
     """What the newest batch says about the last step: its promises kept or broken, its cost as predicted or not."""
     last = state.promise
     change = jnp.where(jnp.isnan(last.pull_gain), jnp.nan, inputs.J_R - state.previous_J_R)
-    delivered = running_mean(state.delivered, change - last.safe_gain, options.promise_rate)
-    promised = running_mean(state.promised, last.pull_gain, options.promise_rate)
-    kept = jnp.where(jnp.isnan(change), jnp.nan, delivered / jnp.maximum(promised, TINY))
+    shortfall = running_mean(state.shortfall, last.safe_gain + last.pull_gain - change, options.promise_rate)
+    promised = running_mean(state.promised, jnp.abs(last.safe_gain) + last.pull_gain, options.promise_rate)
+    # Measured by all that was to change: a loss that came as promised is a promise kept.
+    kept = jnp.where(jnp.isnan(change), jnp.nan, 1.0 - shortfall / jnp.maximum(promised, TINY))
     # No prediction is below what the cost can be: a cost that is zero already cannot fall short of its promise.
     predicted = jnp.maximum(state.previous_J_C - inputs.h_C + last.cost_change, inputs.d_least)
     surprise = inputs.d - predicted  # NaN in the first update
@@ -93,7 +94,7 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
         kappa=trust_radius(state.kappa, kept, overshot, options.pull_kl_max),
         seek_kl=jnp.minimum(state.seek_kl * moved, options.pull_kl_max),
         bias=running_mean(state.bias, surprise, options.margin_rate),
-        delivered=delivered,
+        shortfall=shortfall,
         promised=promised,
         J_C_error=jnp.broadcast_to(inputs.d_error, inputs.d.shape),
     )
@@ -117,7 +118,7 @@ def space(options: SpaceOptions) -> Algorithm:
             kappa=jnp.array(options.pull_kl, jnp.float32),
             seek_kl=jnp.array(options.pull_kl_max, jnp.float32),
             bias=jnp.zeros(costs),
-            delivered=jnp.zeros(()),
+            shortfall=jnp.zeros(()),
             promised=jnp.zeros(()),
             target_J_R=jnp.where(safe & ~jnp.isnan(baseline.J_R), baseline.J_R, -jnp.inf),
             promise=Promise(unknown, unknown, unknowns, jnp.zeros(())),

@@ -35,7 +35,7 @@ def as_named_now(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     zero, unknown = np.zeros((), np.float32), np.full((), np.nan, np.float32)
     costs = np.full_like(arrays["algorithm.due_J_C"], np.nan)
     promise = {"pull_gain": unknown, "safe_gain": unknown, "cost_change": costs, "sought": zero}
-    kept |= {"algorithm.delivered": zero, "algorithm.promised": zero}
+    kept |= {"algorithm.shortfall": zero, "algorithm.promised": zero}
     return kept | {f"algorithm.promise.{name}": array for name, array in promise.items()}
 
 
