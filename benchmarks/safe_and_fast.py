@@ -34,10 +34,9 @@ from spacerl.envs.tasks import TASKS as ALL_TASKS
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.reporting import mean_interval
 from spacerl.training.assemble import Given, Parts, assemble
-from spacerl.training.measure import measure_baselines
 from spacerl.training.programs import joint_program, stack_states
 from spacerl.training.settings import resolve
-from spacerl.training.update import initial_state
+from spacerl.training.start import begin
 
 TASKS = ("point-circle", "point-gather")
 DELTAS = (1e-4, 1e-3, 1e-2)  # the first is the paper's
@@ -129,15 +128,15 @@ def baselines(task: str) -> dict[str, Any]:
 
 
 def curves(runs: list[Parts], deltas: list[float], updates: int) -> np.ndarray:
-    """(runs, updates, logged) of runs that one program steps, each beginning with what is measured of its baseline."""
+    """(runs, updates, logged) of runs that one program steps, each beginning as a run of its own would."""
     runs = [run._replace(learner=run.learner._replace(algorithm=with_delta(run.learner.algorithm))) for run in runs]
-    measured: dict[tuple, Any] = {}
+    begun: dict[tuple, Any] = {}  # it does not depend on delta
     states = []
     for run, delta in zip(runs, deltas, strict=True):
         key = (run.config.seed, *(baseline.name for baseline in run.baselines))
-        if key not in measured:
-            measured[key] = measure_baselines(run)[0]
-        state = initial_state(run.learner, run.config.seed, measured[key])
+        if key not in begun:
+            begun[key] = begin(run)[0]
+        state = begun[key]
         states.append(state._replace(algorithm=state.algorithm._replace(delta=jnp.array(delta, jnp.float32))))
     program, state, rows = joint_program(runs), stack_states(states), []
     for _ in range(updates):

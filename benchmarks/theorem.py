@@ -130,7 +130,8 @@ def made(name: str, projection: str) -> Algorithm:
     """
     entry = ALGORITHMS[name]
     fixed = {} if name == "pcpo" else {"threshold_rule": "fixed"}
-    bound = {} if name == "space" else {"projection_kl_bound": math.inf}
+    # A step that always spends delta along the limits, as CPO's, does not come to rest; the theorem is about PCPO's.
+    bound = {"ascent_factor": 1.0, "earned_trust": False} if name == "space" else {"projection_kl_bound": math.inf}
     return entry.make(entry.options(projection=projection, **bound, **fixed))
 
 

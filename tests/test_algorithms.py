@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import pytest
 
 import spacerl
 from spacerl.algorithms import ALGORITHMS, Algorithm, Needs
-from spacerl.core.thresholds import lemma_threshold, next_weight, running_mean, trust_radius
+from spacerl.core.thresholds import lemma_threshold, next_weight, running_mean
 from spacerl.policies.family import PolicyFamily
 from spacerl.runs.fields import checked, defaults_of, names_of
 from spacerl.training.critics import linear_critic
@@ -187,8 +188,8 @@ def test_a_bounded_projection_onto_several_constraints_spends_at_most_the_bound(
 @pytest.mark.parametrize("costs", [1, 2])
 def test_guarded_space_adds_a_bounded_pull_that_promises_reward_and_keeps_the_costs(costs):
     problems = random_problems(seed=19, count=COUNT, costs=costs)
-    # No error of d is given, so there is no margin; both bound what the projection onto the costs may spend.
-    safe = proposals(problems, "pcpo", projection_kl_bound=0.05).astype(np.float64)
+    near_enough = problems._replace(b=np.full(COUNT, -1e9, np.float32))
+    safe = proposals(near_enough, "space", pull_kl=BOUND).astype(np.float64)
     steps = proposals(problems, "space", pull_kl=BOUND).astype(np.float64)
     pulled = np.linalg.norm(steps - safe, axis=-1) > 1e-4 * np.linalg.norm(safe, axis=-1)
     assert 20 <= np.sum(pulled) <= COUNT - 20
@@ -201,11 +202,28 @@ def test_guarded_space_adds_a_bounded_pull_that_promises_reward_and_keeps_the_co
         assert np.all(after <= np.maximum(before, 0.0) + 1e-4 * size)
 
 
-def test_guarded_space_far_inside_its_region_is_pcpo():
-    problems = random_problems(seed=19, count=COUNT, costs=1)
+@pytest.mark.parametrize("costs", [1, 2])
+def test_guarded_space_without_a_baseline_or_guards_is_pcpo(costs):
+    """No error of d is given, so there is no margin."""
+    problems = random_problems(seed=19, count=COUNT, costs=costs)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))
-    bounded = {"projection_kl_bound": 0.03}
-    assert_identical(proposals(problems, "space", **bounded), proposals(problems, "pcpo", **bounded))
+    unguarded = {"projection_kl_bound": math.inf, "ascent_factor": 1.0}
+    found, expected = proposals(problems, "space", **unguarded), proposals(problems, "pcpo")
+    assert np.all(np.linalg.norm(found - expected, axis=1) <= 1e-3 * np.linalg.norm(expected, axis=1))
+
+
+def test_guarded_space_without_a_baseline_is_cpo_where_the_limit_is_kept():
+    """The most reward that the trust region and the cost allow, as far as a factor of ten on the step leads."""
+    problems = random_problems(seed=24, count=COUNT, costs=1)
+    problems = problems._replace(b=np.full(COUNT, -1e9, np.float32), d=-0.1 * np.abs(problems.d))
+    found, cpo, pcpo = (proposals(problems, name).astype(np.float64) for name in ("space", "cpo", "pcpo"))
+    gains = {name: np.einsum("ni,ni->n", problems.g, s) for name, s in (("space", found), ("cpo", cpo), ("pcpo", pcpo))}
+    assert np.all(gains["space"] >= 0.999 * gains["pcpo"] - 1e-6)
+    assert np.all(gains["space"] <= 1.001 * gains["cpo"] + 1e-6)
+    assert np.mean(gains["space"] >= 0.92 * gains["cpo"]) >= 0.97  # the others are nearly parallel
+    assert np.mean(gains["pcpo"] >= 0.92 * gains["cpo"]) < 0.8  # which is not what PCPO has
+    for i in range(COUNT):
+        assert 0.5 * length(problems.one(i).F, found[i]) ** 2 <= 1.01 * problems.delta[i]
 
 
 def test_a_bound_on_the_projection_holds_and_changes_nothing_below_it():
@@ -222,14 +240,6 @@ def test_a_bound_on_the_projection_holds_and_changes_nothing_below_it():
         shortened += share < 1.0
         assert np.linalg.norm(kept - share * whole) <= 1e-3 * np.linalg.norm(free[i])
     assert 20 <= shortened
-
-
-@pytest.mark.parametrize(
-    ("kept", "overshot", "expected"), [(0.6, False, 0.015), (0.4, False, 0.01), (0.2, False, 0.005), (0.9, True, 0.005)]
-)
-def test_trust_radius_by_hand(kept, overshot, expected):
-    assert float(trust_radius(jnp.array(0.01), jnp.array(kept), jnp.array(overshot), 1.0)) == pytest.approx(expected)
-    assert float(trust_radius(jnp.array(0.01), jnp.array(kept), jnp.array(overshot), 0.001)) == pytest.approx(0.001)
 
 
 def test_a_running_mean_skips_what_is_missing():
@@ -365,7 +375,7 @@ WEIGHTED = {"f-cpo", "f-pcpo", "d-cpo", "d-pcpo"}
 
 
 def test_the_table_of_rules_is_complete_and_says_what_they_need():
-    assert set(ALGORITHMS) == SPACE | WEIGHTED | LAGRANGIAN | {"trpo", "cpo", "pcpo", "pretrain"}
+    assert set(ALGORITHMS) == SPACE | WEIGHTED | LAGRANGIAN | {"trpo", "cpo", "pcpo", "pretrain", "space-alone"}
     for name in ALGORITHMS:
         needs = algorithm_of(make_config(name)).needs
         assert needs == needs_of(name)

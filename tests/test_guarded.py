@@ -22,7 +22,7 @@ SOURCE = Path(guarded.__file__ or "").read_text()
 FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     "the_safe_step_stops_at_the_margin": {
         "no margin for noise": ("options.cost_margin * noise", "0.0 * noise"),
-        "margin on the wrong side": ("limits = inputs.d + margin", "limits = inputs.d - margin"),
+        "margin on the wrong side": ("inputs.d + margin", "inputs.d - margin"),
     },
     "the_margin_grows_with_what_predictions_leave_out": {
         "no margin for what predictions leave out": ("+ jnp.maximum(state.bias, 0.0)", "+ 0.0 * state.bias"),
@@ -39,7 +39,32 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "recovery_is_bounded": {
-        "unbounded recovery": ("within_kl(correction, inputs, recovery_kl)", "correction"),
+        "unbounded recovery": ("inputs, recovery_kl)\n", "inputs, 1e9)\n"),
+    },
+    "a_reward_step_never_undoes_recovery": {
+        "a reward step that may use what recovery left": (
+            "ascent, inputs.c, directions[:K], within_reach, metric=metric",
+            "ascent, inputs.c, directions[:K], within_reach - 1.0, metric=metric",
+        ),
+        "a limit that is out of reach": ("limits - jnp.maximum(inputs.c @ recovery + limits, 0.0)", "limits"),
+    },
+    "the_reward_step_spends_delta_along_the_limit": {
+        "a step that is never lengthened": ("if metric is not None and options.ascent_factor > 1.0:", "if False:"),
+        "a step that is always lengthened": ("*costs, delta, inputs.fisher", "*costs, 9.0 * delta, inputs.fisher"),
+    },
+    "steps_are_as_long_as_trust_allows": {
+        "a trust region that is given": ("delta = state.trust * inputs.delta", "delta = inputs.delta"),
+        "a pull that needs no trust": ("budget = state.trust * jnp.where", "budget = jnp.where"),
+    },
+    "a_baseline_that_is_reached_is_sought_no_longer": {
+        "held at a baseline": ("jnp.where(seeks & ~far, 0.0, state.seek_kl)", "state.seek_kl"),
+        "given up before it is reached": (
+            "jnp.where(seeks & ~far, 0.0, state.seek_kl)",
+            "jnp.where(~far, 0.0, state.seek_kl)",
+        ),
+    },
+    "a_baseline_that_stays_away_is_given_up": {
+        "seeking for ever": ("(state.seek_kl > GIVEN_UP * options.pull_kl_max)", "(state.seek_kl > 0.0)"),
     },
     "the_pull_goes_toward_the_baseline_within_its_budget": {
         "unbounded pull": ("pull = within_kl(pull, inputs, budget)", "pull = 1.0 * pull"),
@@ -61,12 +86,12 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "a_better_baseline_is_sought_downhill": {
         "promise of a step that seeks": ("pays & ~seeks, pull_gain", "pays | seeks, pull_gain"),
-        "never seeking": ("seeks = state.target_J_R > inputs.J_R", "seeks = state.target_J_R > jnp.inf"),
+        "never seeking": ("(state.target_J_R > inputs.J_R)", "(state.target_J_R > jnp.inf)"),
         "seeking within the grown region": ("state.h_D - options.divergence_threshold, 0.0", "0.0, 0.0"),
         "seeking with the other budget": ("jnp.where(seeks, state.seek_kl, state.kappa)", "state.kappa"),
         "the budget for seeking by steps that did not": (
-            "jnp.where(last.sought > 0.0, jnp.where(farther, SETBACK, PROGRESS), 1.0)",
-            "jnp.where(farther, SETBACK, PROGRESS)",
+            "jnp.where(last.sought > 0.0, jnp.where(nearer, PROGRESS, SETBACK), 1.0)",
+            "jnp.where(nearer, PROGRESS, SETBACK)",
         ),
     },
     "which_baselines_are_sought": {
@@ -75,9 +100,11 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     "the_budget_for_seeking_follows_the_way_that_was_made": {
         "the budget for seeking frozen": ("state.seek_kl * moved", "state.seek_kl"),
         "seeking rewarded for going away": (
-            "jnp.where(farther, SETBACK, PROGRESS)",
-            "jnp.where(farther, PROGRESS, SETBACK)",
+            "jnp.where(nearer, PROGRESS, SETBACK)",
+            "jnp.where(nearer, SETBACK, PROGRESS)",
         ),
+        "seeking rewarded for noise": ("J_D < NEARER * state.nearest_J_D", "J_D < state.nearest_J_D"),
+        "the least divergence never remembered": ("nearest_J_D=jnp.fmin(state.nearest_J_D, J_D),", ""),
     },
     "what_a_step_promises": {
         "promise of the whole step": ("safe_gain=safe_gain", "safe_gain=0.0 * safe_gain"),
@@ -87,10 +114,9 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         "promise of another step's size": ("taken * change", "1.0 * change"),
         "promise of no step": ("nothing = ~(taken > 0.0)", "nothing = jnp.isnan(taken)"),
         "reward never remembered": ("previous_J_R=measured.J_R,", ""),
-        "divergence never remembered": ("previous_J_D=measured.J_D,", ""),
     },
     "kappa_follows_what_pulls_deliver": {
-        "kappa frozen": ("kappa=trust_radius(state.kappa, kept, overshot, options.pull_kl_max)", "kappa=state.kappa"),
+        "kappa frozen": ("kappa=trust_radius(state.kappa, kept, options.pull_kl_max)", "kappa=state.kappa"),
     },
     "a_kept_promise_below_zero_is_kept": {
         "a promise of the rest that nobody keeps": (
@@ -105,10 +131,14 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "kept = (change - last.safe_gain) / jnp.maximum(last.pull_gain, TINY)",
         ),
     },
-    "a_cost_that_overshoots_above_its_limit_halves_kappa": {
-        "kappa never judged by cost": (
-            "trust_radius(state.kappa, kept, overshot,",
-            "trust_radius(state.kappa, kept, overshot & False,",
+    "trust_follows_what_costs_do": {
+        "trust lost for nothing": ("jnp.maximum(doubt, NEGLIGIBLE * inputs.h_C)", "doubt"),
+        "trust frozen": ("jnp.clip(state.trust * earned, LEAST, 1.0)", "state.trust"),
+        "trust without bounds": ("jnp.clip(state.trust * earned, LEAST, 1.0)", "state.trust * earned"),
+        "trust that cannot be asked to stay": ("if options.earned_trust else state.trust", ""),
+        "trust by nothing": (
+            "jnp.where(jnp.any(jnp.isnan(surprise)), 1.0, jnp.where(broken, BROKEN, KEPT))",
+            "jnp.where(broken, BROKEN, KEPT)",
         ),
         "an overshoot far below the limit": ("(surprise > doubt) & (inputs.d > 0.0)", "(surprise > doubt)"),
         "a margin that learns backwards": ("surprise = inputs.d - predicted", "surprise = predicted - inputs.d"),
@@ -143,8 +173,8 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "a_baseline_is_sought_as_long_as_it_is_better_than_this_batch": {
         "seeking by the batch before": (
-            "seeks = state.target_J_R > inputs.J_R",
-            "seeks = state.target_J_R > state.previous_J_R",
+            "(state.target_J_R > inputs.J_R)",
+            "(state.target_J_R > state.previous_J_R)",
         ),
     },
     "two_costs_are_kept_by_the_pull": {

@@ -542,7 +542,9 @@ def test_a_run_of_guarded_space_from_before_its_promises_changed_units_goes_on(t
     small = {"algorithm": "space", "baseline": "near", "batch_size": 200, "hidden": (4,), "progress": False, "log": ()}
     folder = RunFolder(spacerl.train("point-circle", updates=2, out=tmp_path / "run", **small).folder)
     arrays, _ = folder.checkpoint(2)
-    old = {n: a for n, a in arrays.items() if not n.startswith(("algorithm.promise", "algorithm.shortfall"))}
+    young = ("algorithm.promise", "algorithm.shortfall", "algorithm.trust")
+    old = {name: array for name, array in arrays.items() if not name.startswith(young)}
+    old["algorithm.previous_J_D"] = old.pop("algorithm.nearest_J_D")
     one, costs = np.float32(1.0).reshape(()), np.ones(1, np.float32)
     old |= {f"algorithm.{name}": one for name in ("gained", "promised", "promised_gain", "due_gain")}
     old |= {"algorithm.promised_J_C": costs, "algorithm.due_J_C": costs}

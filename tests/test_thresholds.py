@@ -11,23 +11,13 @@ from spacerl.core.thresholds import lemma_threshold, next_threshold, relative_ex
 from spacerl.types import Measured
 
 
-@pytest.mark.parametrize(
-    ("kept", "overshot", "factor"),
-    [
-        (0.8, False, 1.5),
-        (0.4, False, 1.0),
-        (0.1, False, 0.5),
-        (-2.0, False, 0.5),
-        (0.8, True, 0.5),
-        (np.nan, False, 1.0),
-    ],
-)
-def test_a_radius_grows_on_kept_promises_and_shrinks_faster_on_broken_ones(kept, overshot, factor):
-    assert trust_radius(jnp.array(0.01), jnp.array(kept), jnp.array(overshot), 1.0) == pytest.approx(0.01 * factor)
+@pytest.mark.parametrize(("kept", "factor"), [(0.8, 1.5), (0.4, 1.0), (0.1, 0.5), (-2.0, 0.5), (np.nan, 1.0)])
+def test_a_radius_grows_on_kept_promises_and_shrinks_faster_on_broken_ones(kept, factor):
+    assert trust_radius(jnp.array(0.01), jnp.array(kept), 1.0) == pytest.approx(0.01 * factor)
 
 
 def test_a_radius_has_a_largest_value():
-    assert trust_radius(jnp.array(0.04), jnp.array(1.0), jnp.array(False), 0.05) == pytest.approx(0.05)
+    assert trust_radius(jnp.array(0.04), jnp.array(1.0), 0.05) == pytest.approx(0.05)
 
 
 def test_a_running_mean_waits_for_values():

@@ -9,6 +9,7 @@ __all__ = ["ALGORITHMS", "Algorithm", "AlgorithmEntry", "Needs"]
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "space": space.ENTRY,
+    "space-alone": space.ALONE,
     "space-printed": space_printed.PRINTED,
     "space-sequential": space_printed.SEQUENTIAL,
     "space-joint": space_printed.JOINT,

@@ -57,6 +57,7 @@ class Algorithm(NamedTuple):
     threshold: Callable[[Any], Array] = not_applicable  # state -> h_D in force, NaN where there is none
     weight: Callable[[Any], Array] = not_applicable  # state -> weight of the divergence in the objective
     divergence_gradient: Literal["full", "direct", "score"] = "full"  # which terms of the gradient of J_D it looks at
+    starts_at_baseline: bool = False  # where `start` is auto, and the baseline is safe and better than a fresh policy
     name: str = "algorithm"
 
 

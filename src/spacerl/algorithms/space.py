@@ -1,12 +1,13 @@
 """Guarded SPACE, the default: the three steps of SPACE, each made answerable to what the batch measures.
 
-  1. the trust-region step for reward, then the projection onto the cost constraint with a margin: a safe step of PCPO;
+  1. a step for reward within the trust region and along the costs' limits, with a margin; far above a limit a bounded
+     way back to it first. The trust region is earned: it shrinks where a cost is not what was promised;
   2. from there the pull toward the baseline, inside the cost constraint, spending at most `kappa` of KL;
   3. the pull is taken only if it promises reward, and kappa follows how well such promises are kept;
   4. unless the baseline is known to earn more than the policy, and not to break the constraint: then the way to it is
      taken even where it leads downhill at first, as long as it leads nearer.
 
-With a slack divergence constraint or a baseline that never pays this is PCPO with a margin. Derivation: docs/theory.md.
+Derivation: docs/theory.md.
 """
 
 from __future__ import annotations
@@ -17,29 +18,47 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Judge, Needs
+from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Judge, Needs, not_applicable
 from spacerl.algorithms.optimality import metric_of, optimality
 from spacerl.algorithms.options import DivergenceOptions, LineSearchOptions, ProjectionOptions, ThresholdOptions
-from spacerl.core.steps import TINY, backtrack, metric_directions, natural_step, project, within_kl
+from spacerl.core.steps import (
+    TINY,
+    backtrack,
+    farthest_ascent,
+    metric_directions,
+    natural_step,
+    project,
+    within_kl,
+)
 from spacerl.core.thresholds import next_threshold, running_mean, trust_radius
-from spacerl.runs.fields import Fraction, NotNegative, Positive, PositiveOrInf
+from spacerl.runs.fields import Fraction, FromOne, NotNegative, Positive, PositiveOrInf
 from spacerl.types import Array, BaselineMeasurement, Measured, Proposal, StepInputs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SpaceOptions(LineSearchOptions, ThresholdOptions, DivergenceOptions, ProjectionOptions):
-    divergence_gradient: Literal["full", "direct", "score"] = "direct"
-    """Gradient of J_D: direct term, score term (effect through the states visited), or both (full)."""
+class GuardOptions(LineSearchOptions, ProjectionOptions):
     projection_kl_bound: PositiveOrInf = 0.05
-    """Most KL the projection onto the costs may spend; 0.01 for your own environment."""
-    pull_kl: Positive = 0.02
-    """KL the first pull toward the baseline may spend; later ones follow what the pulls deliver."""
-    pull_kl_max: Positive = 0.05
-    """Most KL any pull may spend."""
+    """Most KL that the way back to a broken limit may spend in one update."""
+    ascent_factor: FromOne = 10.0
+    """Most by which the reward step is lengthened so that it spends delta after the projection onto the costs, as CPO's
+    step does; 1 leaves it as PCPO has it."""
+    earned_trust: bool = True
+    """The trust region shrinks where a cost is above its limit and above what the step before promised, and grows back
+    while costs come as promised."""
     cost_margin: NotNegative = 0.5
     """Safety margin below h_C, in standard errors of J_C."""
     margin_rate: Fraction = 0.1
     """Rate at which the margin learns how much cost its predictions leave out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpaceOptions(GuardOptions, ThresholdOptions, DivergenceOptions):
+    divergence_gradient: Literal["full", "direct", "score"] = "direct"
+    """Gradient of J_D: direct term, score term (effect through the states visited), or both (full)."""
+    pull_kl: Positive = 0.02
+    """KL the first pull toward the baseline may spend; later ones follow what the pulls deliver."""
+    pull_kl_max: Positive = 0.05
+    """Most KL any pull may spend."""
     seek_baseline: bool = True
     """A baseline that was measured to earn more than the policy and to keep the constraint is followed even where the
     gradient sees no reward on the way."""
@@ -58,6 +77,7 @@ class Promise(NamedTuple):
 
 class GuardedState(NamedTuple):
     h_D: Array  # ()
+    trust: Array  # () share of delta and of the pull's budget that steps may spend, earned by costs as promised
     kappa: Array  # () KL a pull may spend
     seek_kl: Array  # () KL a pull may spend on the way to a baseline that is known to be better
     bias: Array  # (K,) running mean of measured minus predicted cost
@@ -67,12 +87,15 @@ class GuardedState(NamedTuple):
     promise: Promise  # of the last step
     previous_J_R: Array  # ()
     previous_J_C: Array  # (K,)
-    previous_J_D: Array  # ()
+    nearest_J_D: Array  # () the least so far
     J_C_error: Array  # (K,) standard error of the newest J_C
 
 
 TOLERANCE = 0.5  # of h_C, by which a baseline's cost may exceed it to be sought: the cost comes first on the way anyway
-SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after a step that led away from it or nearer to it
+SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after a step that led nearer than ever or did not
+NEARER, GIVEN_UP = 0.98, 0.02  # of the least J_D so far; of the most that seeking may spend
+BROKEN, KEPT, LEAST = 0.5, 1.25, 0.01  # factors on the trust in predictions of cost, and the least of it
+NEGLIGIBLE = 0.01  # of h_C, by which a cost may exceed its prediction where nothing is random
 
 
 def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> GuardedState:
@@ -87,15 +110,20 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
     predicted = jnp.maximum(state.previous_J_C - inputs.h_C + last.cost_change, inputs.d_least)
     surprise = inputs.d - predicted  # NaN in the first update
     doubt = 2.0 * jnp.sqrt(inputs.d_error**2 + state.J_C_error**2)  # both batches err
-    overshot = ~jnp.isnan(change) & jnp.any((surprise > doubt) & (inputs.d > 0.0))
-    farther = inputs.b + state.h_D >= state.previous_J_D
-    moved = jnp.where(last.sought > 0.0, jnp.where(farther, SETBACK, PROGRESS), 1.0)
+    doubt = jnp.maximum(doubt, NEGLIGIBLE * inputs.h_C)
+    broken = jnp.any((surprise > doubt) & (inputs.d > 0.0))
+    earned = jnp.where(jnp.any(jnp.isnan(surprise)), 1.0, jnp.where(broken, BROKEN, KEPT))
+    J_D = inputs.b + state.h_D
+    nearer = J_D < NEARER * state.nearest_J_D
+    moved = jnp.where(last.sought > 0.0, jnp.where(nearer, PROGRESS, SETBACK), 1.0)
     return state._replace(
-        kappa=trust_radius(state.kappa, kept, overshot, options.pull_kl_max),
+        trust=jnp.clip(state.trust * earned, LEAST, 1.0) if options.earned_trust else state.trust,
+        kappa=trust_radius(state.kappa, kept, options.pull_kl_max),
         seek_kl=jnp.minimum(state.seek_kl * moved, options.pull_kl_max),
         bias=running_mean(state.bias, surprise, options.margin_rate),
         shortfall=shortfall,
         promised=promised,
+        nearest_J_D=jnp.fmin(state.nearest_J_D, J_D),
         J_C_error=jnp.broadcast_to(inputs.d_error, inputs.d.shape),
     )
 
@@ -115,6 +143,7 @@ def space(options: SpaceOptions) -> Algorithm:
         safe = (baseline.excess <= TOLERANCE) & options.seek_baseline
         return GuardedState(
             h_D=jnp.array(options.divergence_threshold, jnp.float32),
+            trust=jnp.ones(()),
             kappa=jnp.array(options.pull_kl, jnp.float32),
             seek_kl=jnp.array(options.pull_kl_max, jnp.float32),
             bias=jnp.zeros(costs),
@@ -124,7 +153,7 @@ def space(options: SpaceOptions) -> Algorithm:
             promise=Promise(unknown, unknown, unknowns, jnp.zeros(())),
             previous_J_R=unknown,
             previous_J_C=unknowns,
-            previous_J_D=unknown,
+            nearest_J_D=jnp.full((), jnp.inf),
             J_C_error=unknowns,
         )
 
@@ -133,21 +162,28 @@ def space(options: SpaceOptions) -> Algorithm:
         K, metric = inputs.d.shape[0], metric_of(inputs, options.projection)
         priority = (0,) * K + (1,)  # the costs come first
         margin = margin_of(options, state, inputs)
-        seeks = state.target_J_R > inputs.J_R
+        delta = state.trust * inputs.delta
+        seeks = (state.target_J_R > inputs.J_R) & (state.seek_kl > GIVEN_UP * options.pull_kl_max)
         # On the way to a baseline that is known to be better, h_D has not grown.
         b = inputs.b + jnp.where(seeks, state.h_D - options.divergence_threshold, 0.0)
         normals = jnp.concatenate([inputs.c, inputs.a[None]])  # K costs, then the divergence
         x_g, directions = metric_directions(inputs, normals, options.projection)
-        ascent = natural_step(inputs.g, x_g, inputs.delta)
+        ascent = natural_step(inputs.g, x_g, delta)
         # Far above the limit the linearised cost says nothing about a step as long as it asks for: recover in several.
-        limits = inputs.d + margin
-        correction = project(ascent, inputs.c, directions[:K], limits, metric=metric)
-        safe = ascent + within_kl(correction, inputs, recovery_kl)
+        # What recovery cannot reach in this one is the limit for the reward step, which is held there with whatever KL
+        # that takes.
+        limits, origin = inputs.d + margin, jnp.zeros_like(ascent)
+        recovery = within_kl(project(origin, inputs.c, directions[:K], limits, metric=metric), inputs, recovery_kl)
+        within_reach = limits - jnp.maximum(inputs.c @ recovery + limits, 0.0)
+        if metric is not None and options.ascent_factor > 1.0:
+            costs = (inputs.c, directions[:K], within_reach)
+            ascent *= farthest_ascent(ascent, *costs, delta, inputs.fisher, options.ascent_factor)
+        safe = ascent + project(ascent, inputs.c, directions[:K], within_reach, metric=metric)
         # The pull starts at the step that is really taken, and may use what that leaves of each cost's limit.
         left = jnp.append(limits - jnp.maximum(inputs.c @ safe + limits, 0.0), b)
         far = jnp.dot(inputs.a, safe) + b > 0.0  # a baseline that is near enough pulls with nothing, not with rounding
         pull = jnp.where(far, project(safe, normals, directions, left, priority, metric), 0.0)
-        budget = jnp.where(seeks, state.seek_kl, state.kappa)
+        budget = state.trust * jnp.where(seeks, state.seek_kl, state.kappa)
         pull = within_kl(pull, inputs, budget)
         pull_gain, safe_gain = inputs.gain @ pull, inputs.gain @ safe
         pays = pull_gain > 0.0
@@ -163,11 +199,16 @@ def space(options: SpaceOptions) -> Algorithm:
             "pull_promise": pull_gain,
             "pull_kl_bound": budget,
             "cost_margin": jnp.max(margin),
+            "trust": state.trust,
             "seeks": seeks.astype(jnp.float32),
         }
         values = jnp.append(inputs.d, inputs.b)
-        info |= optimality(inputs, ascent, normals, directions, values, options.projection, priority)
-        return Proposal(chosen, info=info, memory=state._replace(promise=promise))
+        info |= optimality(
+            inputs, natural_step(inputs.g, x_g, inputs.delta), normals, directions, values, options.projection, priority
+        )
+        # Who has come near has seen what the baseline has to show: from now on the gate decides.
+        seek_kl = jnp.where(seeks & ~far, 0.0, state.seek_kl)
+        return Proposal(chosen, info=info, memory=state._replace(promise=promise, seek_kl=seek_kl))
 
     def accept(judge: Judge, inputs: StepInputs, proposal: Proposal, state: GuardedState) -> Array:
         """The step as far as its measured KL is of the size that was planned: a Fisher matrix from few samples errs."""
@@ -188,7 +229,6 @@ def space(options: SpaceOptions) -> Algorithm:
             ),
             previous_J_R=measured.J_R,
             previous_J_C=measured.J_C,
-            previous_J_D=measured.J_D,
         )
 
     return Algorithm(
@@ -199,11 +239,28 @@ def space(options: SpaceOptions) -> Algorithm:
         control,
         threshold=lambda state: state.h_D,
         divergence_gradient=options.divergence_gradient,
+        starts_at_baseline=True,
     )
 
 
+def guarded(options: GuardOptions) -> Algorithm:
+    """The same without a baseline: shows what the guards are worth alone."""
+    rule = space(SpaceOptions(**dataclasses.asdict(options)))
+
+    def step(inputs: StepInputs, state: GuardedState) -> Proposal:
+        return rule.step(inputs._replace(a=jnp.zeros_like(inputs.g), b=jnp.zeros(())), state)
+
+    needs = Needs(cost=True, baseline=False)
+    return rule._replace(needs=needs, step=step, threshold=not_applicable, starts_at_baseline=False)
+
+
 ENTRY = AlgorithmEntry(
-    "SPACE, guarded: trust-region step, projection onto the cost with a margin, the baseline as far as it pays",
+    "SPACE, guarded: a reward step along the costs' limits with a margin, and the baseline as far as it pays",
     SpaceOptions,
     space,
+)
+ALONE = AlgorithmEntry(
+    "guarded SPACE without a baseline: what margin, earned trust and a step along the limits do alone",
+    GuardOptions,
+    guarded,
 )

@@ -68,7 +68,7 @@ def project(
     if metric is None or normals.shape[0] == 1:
         gram = normals @ directions.T
         return -(halfspace_multipliers(0.5 * (gram + gram.T), violation, priority) @ directions)
-    basis = _orthonormal_rows(directions, metric(directions))
+    basis, _ = _orthonormal_rows(directions, metric(directions))
     coordinates = normals @ basis.T
     return -((halfspace_multipliers(coordinates @ coordinates.T, violation, priority) @ coordinates) @ basis)
 
@@ -96,8 +96,40 @@ def stationarity(
     return jnp.where(known, moved / jnp.where(known, wanted, 1.0), without_ascent), s
 
 
-def _orthonormal_rows(rows: Array, images: Array) -> Array:
-    """A basis (M, P) of the span of `rows`, orthonormal in the metric that made `images` of them (Gram-Schmidt).
+def farthest_ascent(
+    ascent: Array,  # (P,) step of the reward alone, which spends delta
+    normals: Array,  # (M, P) of the costs
+    directions: Array,  # (M, P) F^-1 normals
+    values: Array,  # (M,) not above zero at some step of at most delta
+    delta: Array,
+    fisher: Callable[[Array], Array],  # (M, P) -> (M, P)
+    most: float,
+) -> Array:
+    """The factor u, from 1 to `most`, by which the reward step may be lengthened so that its projection onto the costs
+    spends delta again.
+
+    P(u s_1) maximises g.s - |s|^2 / 2u on the constraints, so g.s and the KL of it grow with u, and where it spends
+    delta it is CPO's step: the most reward that the trust region and the costs allow, for any number of costs. With
+    u = 1 it is PCPO's, which gives away what the projection takes from the length of the step. A factor on a grid, a
+    little below the exact one: all are tried at once, in coordinates of the few directions there are.
+    """
+    rows = jnp.concatenate([directions, ascent[None]])
+    basis, images = _orthonormal_rows(rows, fisher(rows))
+    along, coordinates = images @ ascent, normals @ basis.T
+    gram = coordinates @ coordinates.T
+
+    def spent(factor: Array) -> Array:
+        multipliers = halfspace_multipliers(gram, factor * (coordinates @ along) + values, (0,) * normals.shape[0])
+        return 0.5 * jnp.sum((factor * along - multipliers @ coordinates) ** 2)
+
+    factors = most ** jnp.linspace(0.0, 1.0, 33)
+    fits = jax.vmap(spent)(factors) <= 1.001 * delta
+    return jnp.max(jnp.where(fits, factors, 1.0))
+
+
+def _orthonormal_rows(rows: Array, images: Array) -> tuple[Array, Array]:
+    """A basis (M, P) of the span of `rows`, orthonormal in the metric that made `images` of them (Gram-Schmidt), and
+    the images of the basis.
 
     A row that vanishes, or that is parallel to those before it, has a zero row in its place.
     """
@@ -111,7 +143,7 @@ def _orthonormal_rows(rows: Array, images: Array) -> Array:
         row, image = _unit_length(row, image, PARALLEL)
         basis.append(row)
         basis_images.append(image)
-    return jnp.stack(basis)
+    return jnp.stack(basis), jnp.stack(basis_images)
 
 
 def _unit_length(row: Array, image: Array, negligible: float) -> tuple[Array, Array]:

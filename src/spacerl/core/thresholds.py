@@ -47,15 +47,14 @@ def relative_excess(J_C: Array, h_C: Array) -> Array:
     return (J_C - h_C) / jnp.maximum(jnp.maximum(h_C, jnp.abs(J_C)), 1e-30)
 
 
-def trust_radius(radius: Array, kept: Array, overshot: Array, largest: float) -> Array:
+def trust_radius(radius: Array, kept: Array, largest: float) -> Array:
     """Radius for the next step from how the last ones kept their promises, as trust-region methods do it.
 
-    Half as large again where more than half of the promised gain arrived; halved where less than a quarter did, or a
-    cost overshot its promise; else kept, as where nothing was promised (NaN). Shrinking is faster than growing, so that
-    noise alone drives the radius down.
+    Half as large again where more than half of the promised gain arrived; halved where less than a quarter did; else
+    kept, as where nothing was promised (NaN). Shrinking is faster than growing, so that noise alone drives the radius
+    down.
     """
-    grown = jnp.where(kept > 0.5, 1.5, 1.0)
-    factor = jnp.where((kept < 0.25) | overshot, 0.5, grown)
+    factor = jnp.where(kept < 0.25, 0.5, jnp.where(kept > 0.5, 1.5, 1.0))
     return jnp.minimum(radius * factor, largest)
 
 

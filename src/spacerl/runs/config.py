@@ -54,6 +54,9 @@ class MainSettings:
     """Policy to learn from (pi_B): cost, reward or near (shipped with the task), rule (a hand-written one), a policy
     file, a run folder, a Stable-Baselines3 .zip, an .onnx or TorchScript .pt file, module:function or file.py:function.
     Of several, each update takes the nearest."""
+    start: Literal["auto", "fresh", "baseline"] = "auto"
+    """Policy to begin with: a fresh one, the baseline itself, or (auto, guarded SPACE) the baseline where it keeps the
+    limit, or nearly, and earns more than a fresh policy. Other algorithms begin fresh unless asked."""
     updates: Annotated[Count, Bookkeeping] = 100
     """Policy updates."""
     seed: Annotated[Seed, Bookkeeping] = 0

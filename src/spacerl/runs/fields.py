@@ -30,6 +30,7 @@ class Bookkeeping:
 
 
 Positive = Annotated[float, Range(lambda x: x > 0, "a finite number above 0")]
+FromOne = Annotated[float, Range(lambda x: x >= 1, "a number from 1 on")]
 PositiveOrInf = Annotated[float, Range(lambda x: x > 0, "a number above 0, or inf", infinite=True)]
 NotNegative = Annotated[float, Range(lambda x: x >= 0, "a finite number that is not negative")]
 Fraction = Annotated[float, Range(lambda x: 0 < x <= 1, "a number above 0 and at most 1")]

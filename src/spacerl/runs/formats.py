@@ -36,6 +36,7 @@ _HAD = {
     "space-joint": ("projection", "divergence", "threshold"),
     "space": ("line search", "projection", "divergence", "threshold", "pull"),
 }
+_YOUNGER_OPTIONS = {"ascent_factor": 1.0, "earned_trust": False}
 
 
 def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
     if "format" in raw:
         if raw["format"] != FORMAT:
             raise InputError(f"its format is {raw['format']!r} and this version of spacerl reads up to {FORMAT}")
-        return {name: value for name, value in raw.items() if name != "format"}
+        return _before_younger_options({name: value for name, value in raw.items() if name != "format"})
     given = dict(raw)
     form = given.pop("combine", "guarded")
     if given.get("algorithm") == "space":
@@ -56,4 +57,9 @@ def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
             given[name] = value
     had = _HAD.get(str(given.get("algorithm")), ())
     gone = {name for group, names in _OPTIONS_OF_FORMAT_1.items() if group not in had for name in names}
-    return {name: value for name, value in given.items() if name not in gone}
+    return _before_younger_options({name: value for name, value in given.items() if name not in gone})
+
+
+def _before_younger_options(given: dict[str, Any]) -> dict[str, Any]:
+    """What came after a config was written, with the values that leave its run as it was."""
+    return {"start": "fresh"} | (_YOUNGER_OPTIONS if given.get("algorithm") == "space" else {}) | given

@@ -35,7 +35,8 @@ def as_named_now(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     zero, unknown = np.zeros((), np.float32), np.full((), np.nan, np.float32)
     costs = np.full_like(arrays["algorithm.due_J_C"], np.nan)
     promise = {"pull_gain": unknown, "safe_gain": unknown, "cost_change": costs, "sought": zero}
-    kept |= {"algorithm.shortfall": zero, "algorithm.promised": zero}
+    kept["algorithm.nearest_J_D"] = kept.pop("algorithm.previous_J_D")
+    kept |= {"algorithm.shortfall": zero, "algorithm.promised": zero, "algorithm.trust": np.ones((), np.float32)}
     return kept | {f"algorithm.promise.{name}": array for name, array in promise.items()}
 
 

@@ -45,6 +45,7 @@ def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
     return {
         "name": baseline.name,
         "J_R": float(J_R.mean()),
+        "J_R_error": float(J_R.std(ddof=1) / math.sqrt(J_R.size)),
         "J_C": float(J_C[:, worst].mean()),
         "h_C": config.cost_limit[worst],
         "episodes": episodes,

@@ -76,7 +76,10 @@ def resolve(settings: Mapping[str, Any], algorithm: Algorithm | None = None) -> 
         values["rollout_length"] = None  # the environment's own
     preferred = {key: value for key, value in {**preset, **given}.items() if key in allowed}
     options = {} if algorithm else algorithm_options(name, preferred)
-    draft = Draft(values, options, algorithm or make_algorithm(name, options))
+    rule = algorithm or make_algorithm(name, options)
+    if values["start"] == "auto" and not rule.starts_at_baseline:
+        values["start"] = "fresh"
+    draft = Draft(values, options, rule)
     _require_needs(draft)
     return draft
 

@@ -19,11 +19,10 @@ from spacerl.runs.folder import RunFolder, is_run, read_json, write_json
 from spacerl.training.assemble import Given, Parts, assemble
 from spacerl.training.checkpoint import read_state
 from spacerl.training.loop import Loop, Run, create_folder, run_loop
-from spacerl.training.measure import measure_baselines
 from spacerl.training.programs import joint_program, require_one_architecture, stack_states
 from spacerl.training.settings import Draft, default_folder, require_same_run, resolve
+from spacerl.training.start import begin
 from spacerl.training.train import Watching, resume_run, train_run
-from spacerl.training.update import initial_state
 from spacerl.types import InputError, TrainState
 
 RECORD = "sweep.json"
@@ -161,7 +160,6 @@ def _state(parts: Parts, folder: RunFolder, update: int) -> TrainState:
     """The state of a run after an update; of one that is not there yet, its first."""
     if is_run(folder.path):
         return read_state(folder, parts.learner, update)
-    measured, summary = measure_baselines(parts)
-    state = initial_state(parts.learner, parts.config.seed, measured)
+    state, summary = begin(parts)
     create_folder(parts, folder.path, state, summary)
     return state

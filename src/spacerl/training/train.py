@@ -13,12 +13,11 @@ from spacerl.runs.folder import RunFolder
 from spacerl.training.assemble import Given, Parts, assemble, reassemble
 from spacerl.training.checkpoint import read_state
 from spacerl.training.loop import Loop, Run, create_folder, run_loop, trained_policy
-from spacerl.training.measure import measure_baselines
 from spacerl.training.programs import single_program
 from spacerl.training.progress import ProgressSink
 from spacerl.training.settings import Draft, default_folder, read_config
 from spacerl.training.sinks import USUAL_LOGS, CsvSink, Sink, named_sinks
-from spacerl.training.update import initial_state
+from spacerl.training.start import begin
 from spacerl.types import InputError, TrainState
 
 
@@ -60,8 +59,7 @@ def train_run(draft: Draft, given: Given, out: Path | None, watching: Watching) 
         require_new_folder(out)
         if watching.progress:
             say_what_was_added(parts)
-        measured, summary = measure_baselines(parts)
-        state = initial_state(parts.learner, parts.config.seed, measured)
+        state, summary = begin(parts, say=watching.progress)
         create_folder(parts, out, state, summary)
         return continue_run(parts, RunFolder(out), state, watching)
     finally:

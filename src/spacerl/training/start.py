@@ -1,0 +1,162 @@
+"""Where a run begins: with a fresh policy, or with pi_B itself where that is known to be safe and better."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from spacerl.policies.normaliser import fresh_normaliser
+from spacerl.policies.policy import NetworkPolicy
+from spacerl.rollout.adapter import JaxBatchEnv
+from spacerl.rollout.evaluate import Play, episode_returns
+from spacerl.rollout.host import episodes, pack, sampling
+from spacerl.training.assemble import Parts
+from spacerl.training.measure import BASELINE_EPISODES, FEWEST_EPISODES, measure_baselines
+from spacerl.training.programs import distribution_on
+from spacerl.training.update import initial_state, make_batch, policy_inputs, subsample_rows, with_policy
+from spacerl.types import Array, BatchEnv, InputError, Policy, Rollout, TrainState
+
+NEARLY_SAFE = 0.5  # of h_C, by which a baseline's cost may exceed it: from there a way back is short
+FITTING_STEPS, MINIBATCH, RATE = 2000, 1024, 3e-3
+CRITIC_FITS = (
+    20  # of natural-gradient steps on the same episodes: a first step must not follow critics that know nothing
+)
+
+
+class Choice(NamedTuple):
+    baseline: int | None  # which one the run begins with; None: a fresh policy
+    why: str  # one line
+
+
+def begin(parts: Parts, say: bool = False) -> tuple[TrainState, dict[str, Any] | None]:
+    """The state of a new run before its first update, and what the run folder keeps about its baselines."""
+    measured, summary = measure_baselines(parts)
+    state = initial_state(parts.learner, parts.config.seed, measured)
+    if summary is None:
+        if parts.config.start == "baseline":
+            raise InputError("start is 'baseline' and there is none: give one with --baseline, or begin fresh")
+        return state, None
+    choice = choose(parts, state, summary)
+    if choice.baseline is not None:
+        state = at_baseline(parts, state, parts.baselines[choice.baseline])
+    if say and choice.why:
+        print(choice.why, file=sys.stderr)
+    kept = {"chosen": "fresh" if choice.baseline is None else "baseline", "why": choice.why}
+    return state, summary | {"start": kept}
+
+
+def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
+    """Of baselines that keep the limit, or nearly, the one that earns most, if that is more than a fresh policy earns,
+    by two standard errors."""
+    config = parts.config
+    everyone = summary.get("all", [summary])
+    if config.start == "fresh":
+        return Choice(None, "")
+    if config.start == "baseline":
+        best = max(range(len(everyone)), key=lambda i: (is_nearly_safe(everyone[i]), everyone[i]["J_R"]))
+        return Choice(best, f"begins at baseline '{everyone[best]['name']}', as asked")
+    safe = [i for i, each in enumerate(everyone) if is_nearly_safe(each)]
+    if not safe:
+        worst = everyone[0]
+        return Choice(
+            None, f"begins fresh: baseline '{worst['name']}' has J_C {worst['J_C']:.3g} of {worst['h_C']:g} allowed"
+        )
+    best = max(safe, key=lambda i: everyone[i]["J_R"])
+    name, J_R, error = (everyone[best][key] for key in ("name", "J_R", "J_R_error"))
+    fresh = NetworkPolicy(parts.learner.family, state.theta, "fresh")
+    play = Play(min(max(parts.columns, FEWEST_EPISODES), BASELINE_EPISODES), config.rollout_length, config.seed + 2)
+    returns, _ = episode_returns(parts.env, fresh, config.discount, play)
+    fresh_error = returns.std(ddof=1) / math.sqrt(returns.size)
+    more, doubt = J_R - returns.mean(), 2.0 * math.hypot(error, fresh_error)
+    told = f"baseline '{name}' earns J_R {J_R:.3g}, a fresh policy {returns.mean():.3g} (± {doubt:.2g} between them)"
+    if more > doubt:
+        kept = f"J_C {everyone[best]['J_C']:.3g} of {everyone[best]['h_C']:g} allowed"
+        return Choice(best, f"begins at the baseline: {told}, {kept}")
+    return Choice(None, f"begins fresh: {told}")
+
+
+def is_nearly_safe(summary: dict[str, Any]) -> bool:
+    return summary["J_C"] <= (1.0 + NEARLY_SAFE) * summary["h_C"]
+
+
+def at_baseline(parts: Parts, state: TrainState, baseline: Policy) -> TrainState:
+    """The policy fitted to pi_B on episodes that pi_B itself plays, so that nothing else is tried, and critics fitted
+    to what these episodes returned. Their steps, and by how much they break a limit, count as those of an update."""
+    learner, config = parts.learner, parts.config
+    rollout = episodes_of(parts, baseline)
+    if baseline.compiles:
+        dist = jax.jit(baseline.apply)(baseline.parameters, rollout.obs)
+    else:
+        dist = jax.tree.map(jnp.asarray, distribution_on(baseline, rollout))
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (rollout.obs, dist, rollout.valid))
+    if config.normalise_observations:
+        state = state._replace(normaliser=learner.family.absorb(state.normaliser, flat[0], flat[2]))
+    state = state._replace(theta=fitted(parts, state, baseline, *flat))
+
+    @jax.jit
+    def prepared(state: TrainState, rollout: Rollout, dist: Any) -> TrainState:
+        batch = make_batch(learner, state, with_policy(learner, state, rollout), dist)
+        key, rows_key = jax.random.split(state.key)
+        rows = subsample_rows(rows_key, batch.weight.shape[0], config.fisher_subsample)
+
+        def fit(_: Array, critics: Any) -> Any:
+            return learner.critic.fit(critics, batch.obs, batch.step_index, batch.targets, batch.weight, rows)
+
+        violation = jnp.sum(jnp.maximum(batch.J_C - jnp.array(config.cost_limit), 0.0))
+        return state._replace(
+            critics=jax.lax.fori_loop(0, CRITIC_FITS, fit, state.critics),
+            key=key,
+            env_steps=state.env_steps + jnp.sum(rollout.valid).astype(jnp.uint32),
+            cumulative_violation=state.cumulative_violation + violation,
+        )
+
+    return prepared(state, rollout, dist)
+
+
+def episodes_of(parts: Parts, policy: Policy) -> Rollout:
+    """A batch of episodes that a policy plays."""
+    config = parts.config
+    env = parts.env if isinstance(parts.env, BatchEnv) else JaxBatchEnv(parts.env, parts.columns)
+    act = sampling(policy, env.spec.action.size, env.lanes, config.seed + 3)
+    keep_next = config.bootstrap_truncation
+    played = episodes(env, act, config.seed + 3, config.rollout_length, steps=config.batch_size, keep_next=keep_next)
+    env.counts()  # faults on the way are not those of an update
+    return jax.tree.map(jnp.asarray, pack(played, parts.columns, config.rollout_length))
+
+
+def fitted(parts: Parts, state: TrainState, baseline: Policy, obs: Array, dist: Any, valid: Array) -> Array:
+    """Parameters of our policy that act as pi_B does: its own where they fit, else those of the least KL(pi_B, pi) on
+    its observations."""
+    learner, config = parts.learner, parts.config
+    family = learner.family
+    if isinstance(baseline, NetworkPolicy) and baseline.family.spec() == family.spec():
+        theta = jnp.asarray(baseline.theta)
+        if config.normalise_observations:
+            return family.rebase(theta, fresh_normaliser(family.width), state.normaliser)
+        return theta
+    inputs = policy_inputs(learner, state.normaliser, obs)
+    rows = jnp.asarray(np.flatnonzero(np.asarray(valid)))
+    optimiser = optax.adam(optax.cosine_decay_schedule(RATE, FITTING_STEPS))
+
+    def loss(theta: Array, some: Array) -> Array:
+        target = jax.tree.map(lambda leaf: leaf[some], dist)
+        return jnp.mean(target.kl(family.apply(theta, inputs[some])))
+
+    def step(carry: tuple[Array, Any], key: Array) -> tuple[tuple[Array, Any], None]:
+        theta, moments = carry
+        some = rows[jax.random.randint(key, (MINIBATCH,), 0, rows.shape[0])]
+        updates, moments = optimiser.update(jax.grad(loss)(theta, some), moments)
+        return (jnp.add(theta, jnp.asarray(updates)), moments), None
+
+    @jax.jit
+    def fit(theta: Array) -> Array:
+        keys = jax.random.split(jax.random.PRNGKey(config.seed), FITTING_STEPS)
+        return jax.lax.scan(step, (theta, optimiser.init(theta)), keys)[0][0]
+
+    return fit(state.theta)
