@@ -85,6 +85,17 @@ def test_a_network_of_our_architecture_is_taken_as_it_is():
     assert not np.allclose(state.critics.theta, fresh.critics.theta)
 
 
+def test_runs_that_differ_in_seed_and_baseline_share_a_program():
+    start._preparation.cache_clear()
+    for seed, baseline in ((0, "near"), (1, "near"), (0, "cost")):
+        parts = parts_of(start="baseline", seed=seed, baseline=baseline)
+        at_baseline(parts, initial_state(parts.learner, seed), parts.baselines[0])
+    assert start._preparation.cache_info().misses == 1
+    other = parts_of(start="baseline", discount=0.9)
+    at_baseline(other, initial_state(other.learner, 0), other.baselines[0])
+    assert start._preparation.cache_info().misses == 2
+
+
 def centre(obs):
     """Turns and drives by what it sees: a rule whose actions are not ours."""
     return np.stack([0.5 * np.tanh(obs[:, 0]), 0.3 + 0.2 * obs[:, 1]], axis=-1)

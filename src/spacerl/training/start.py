@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
 import math
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +23,7 @@ from spacerl.rollout.host import episodes, pack, sampling
 from spacerl.training.assemble import Parts
 from spacerl.training.measure import BASELINE_EPISODES, FEWEST_EPISODES, measure_baselines
 from spacerl.training.programs import distribution_on
-from spacerl.training.update import initial_state, make_batch, policy_inputs, subsample_rows, with_policy
+from spacerl.training.update import Learner, initial_state, make_batch, policy_inputs, subsample_rows, with_policy
 from spacerl.types import Array, BatchEnv, InputError, Policy, Rollout, TrainState
 
 NEARLY_SAFE = 0.5  # of h_C, by which a baseline's cost may exceed it: from there a way back is short
@@ -98,6 +102,27 @@ def at_baseline(parts: Parts, state: TrainState, baseline: Policy) -> TrainState
     if config.normalise_observations:
         state = state._replace(normaliser=learner.family.absorb(state.normaliser, flat[0], flat[2]))
     state = state._replace(theta=fitted(parts, state, baseline, *flat))
+    return _preparation(_Preparing(learner))(state, rollout, dist)
+
+
+class _Preparing:
+    """A learner, equal to any that differs from it in its seed and baselines alone: runs of a sweep share a program."""
+
+    def __init__(self, learner: Learner):
+        self.learner = learner
+        alike = dataclasses.replace(learner.config, seed=0, updates=1, baseline=()).to_json()
+        self.alike = (alike, learner.cost_names, json.dumps(learner.family.spec()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Preparing) and self.alike == other.alike
+
+    def __hash__(self) -> int:
+        return hash(self.alike)
+
+
+@functools.lru_cache(maxsize=4)
+def _preparation(preparing: _Preparing) -> Callable[[TrainState, Rollout, Any], TrainState]:
+    learner, config = preparing.learner, preparing.learner.config
 
     @jax.jit
     def prepared(state: TrainState, rollout: Rollout, dist: Any) -> TrainState:
@@ -116,7 +141,7 @@ def at_baseline(parts: Parts, state: TrainState, baseline: Policy) -> TrainState
             cumulative_violation=state.cumulative_violation + violation,
         )
 
-    return prepared(state, rollout, dist)
+    return prepared
 
 
 def episodes_of(parts: Parts, policy: Policy) -> Rollout:
