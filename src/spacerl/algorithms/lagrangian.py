@@ -21,6 +21,7 @@ from spacerl.algorithms.line_search import line_search
 from spacerl.algorithms.optimality import optimality
 from spacerl.algorithms.options import LineSearchOptions
 from spacerl.core.steps import TINY, natural_step
+from spacerl.core.thresholds import relative_excess
 from spacerl.runs.fields import NotNegative, Positive
 from spacerl.types import Array, BaselineMeasurement, Proposal, StepInputs, Trial
 
@@ -58,8 +59,7 @@ class MultiplierState(NamedTuple):
 
 def relative_violation(d: Array, h_C: Array | float) -> Array:
     """(K,) J_C - h_C as a part of the larger of the two, from -1 to 1: of the limit while it is kept; 1 is far away."""
-    size = jnp.maximum(jnp.abs(h_C), jnp.abs(d + h_C))
-    return jnp.where(size > 0.0, jnp.clip(d / jnp.where(size > 0.0, size, 1.0), -1.0, 1.0), 0.0)
+    return jnp.clip(relative_excess(d + h_C, jnp.asarray(h_C)), -1.0, 1.0)
 
 
 def next_multipliers(state: MultiplierState, error: Array, gains: Gains) -> MultiplierState:

@@ -91,8 +91,9 @@ class GuardedState(NamedTuple):
     J_C_error: Array  # (K,) standard error of the newest J_C
 
 
-TOLERANCE = 0.5  # of h_C, by which a baseline's cost may exceed it to be sought: the cost comes first on the way anyway
-SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after a step that led nearer than ever or did not
+# Of h_C, by which a baseline's cost may exceed it to be sought or begun at: the cost comes first on the way anyway.
+TOLERANCE = 0.5
+SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after a step that did not lead nearer than ever or did
 NEARER, GIVEN_UP = 0.98, 0.02  # of the least J_D so far; of the most that seeking may spend
 BROKEN, KEPT, LEAST = 0.5, 1.25, 0.01  # factors on the trust in predictions of cost, and the least of it
 NEGLIGIBLE = 0.01  # of h_C, by which a cost may exceed its prediction where nothing is random

@@ -44,7 +44,7 @@ def next_threshold(
 def relative_excess(J_C: Array, h_C: Array) -> Array:
     """By which part of its limit each cost is above it, from -1 to 1 where costs are not negative: (J_C - h_C) / h_C
     below the limit, and 1 - h_C / J_C above, which also compares costs whose limit is zero."""
-    return (J_C - h_C) / jnp.maximum(jnp.maximum(h_C, jnp.abs(J_C)), 1e-30)
+    return (J_C - h_C) / jnp.maximum(jnp.maximum(jnp.abs(h_C), jnp.abs(J_C)), 1e-30)
 
 
 def trust_radius(radius: Array, kept: Array, largest: float) -> Array:

@@ -35,10 +35,14 @@ def measure_baselines(parts: Parts) -> tuple[BaselineMeasurement, dict[str, Any]
     return BaselineMeasurement(summary["J_R"], excess if len(summaries) == 1 else math.nan), summary
 
 
-def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
-    config = parts.config
+def measuring(parts: Parts, purpose: int) -> Play:
+    """Episodes that say what a policy earns and costs before training; other ones for each `purpose`."""
     episodes = min(max(parts.columns, FEWEST_EPISODES), BASELINE_EPISODES)
-    play = Play(episodes, config.rollout_length, config.seed + 1)
+    return Play(episodes, parts.config.rollout_length, parts.config.seed + purpose)
+
+
+def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
+    config, play = parts.config, measuring(parts, 1)
     J_R, J_C = episode_returns(parts.env, baseline, config.discount, play)
     worst = int(np.argmax(relative_excess(jnp.asarray(J_C.mean(0)), jnp.array(config.cost_limit))))
     spread = baseline.stated_spread() if isinstance(baseline, FunctionPolicy) else None
@@ -48,7 +52,7 @@ def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
         "J_R_error": float(J_R.std(ddof=1) / math.sqrt(J_R.size)),
         "J_C": float(J_C[:, worst].mean()),
         "h_C": config.cost_limit[worst],
-        "episodes": episodes,
+        "episodes": play.episodes,
         "made_by": baseline.info,
         **({"given": spread} if spread else {}),
     }

@@ -15,22 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from spacerl.algorithms.space import TOLERANCE
 from spacerl.policies.normaliser import fresh_normaliser
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.adapter import JaxBatchEnv
-from spacerl.rollout.evaluate import Play, episode_returns
+from spacerl.rollout.evaluate import episode_returns
 from spacerl.rollout.host import episodes, pack, sampling
 from spacerl.training.assemble import Parts
-from spacerl.training.measure import BASELINE_EPISODES, FEWEST_EPISODES, measure_baselines
+from spacerl.training.measure import measure_baselines, measuring
 from spacerl.training.programs import distribution_on
 from spacerl.training.update import Learner, initial_state, make_batch, policy_inputs, subsample_rows, with_policy
 from spacerl.types import Array, BatchEnv, InputError, Policy, Rollout, TrainState
 
-NEARLY_SAFE = 0.5  # of h_C, by which a baseline's cost may exceed it: from there a way back is short
 FITTING_STEPS, MINIBATCH, RATE = 2000, 1024, 3e-3
-CRITIC_FITS = (
-    20  # of natural-gradient steps on the same episodes: a first step must not follow critics that know nothing
-)
+CRITIC_FITS = 20  # on the same episodes: a first step must not follow critics that know nothing
 
 
 class Choice(NamedTuple):
@@ -74,8 +72,7 @@ def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
     best = max(safe, key=lambda i: everyone[i]["J_R"])
     name, J_R, error = (everyone[best][key] for key in ("name", "J_R", "J_R_error"))
     fresh = NetworkPolicy(parts.learner.family, state.theta, "fresh")
-    play = Play(min(max(parts.columns, FEWEST_EPISODES), BASELINE_EPISODES), config.rollout_length, config.seed + 2)
-    returns, _ = episode_returns(parts.env, fresh, config.discount, play)
+    returns, _ = episode_returns(parts.env, fresh, config.discount, measuring(parts, 2))
     fresh_error = returns.std(ddof=1) / math.sqrt(returns.size)
     more, doubt = J_R - returns.mean(), 2.0 * math.hypot(error, fresh_error)
     told = f"baseline '{name}' earns J_R {J_R:.3g}, a fresh policy {returns.mean():.3g} (± {doubt:.2g} between them)"
@@ -86,7 +83,7 @@ def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
 
 
 def is_nearly_safe(summary: dict[str, Any]) -> bool:
-    return summary["J_C"] <= (1.0 + NEARLY_SAFE) * summary["h_C"]
+    return summary["J_C"] <= (1.0 + TOLERANCE) * summary["h_C"]
 
 
 def at_baseline(parts: Parts, state: TrainState, baseline: Policy) -> TrainState:
