@@ -14,9 +14,12 @@ accelerator.
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,13 +41,28 @@ from spacerl.training.programs import joint_program, stack_states
 from spacerl.training.settings import resolve
 from spacerl.training.start import begin
 
-TASKS = ("point-circle", "point-gather")
+TASKS = ("point-circle", "point-gather", "ant-circle", "ant-gather")
 DELTAS = (1e-4, 1e-3, 1e-2)  # the first is the paper's
 KINDS = ("near", "reward", "cost")
 USELESS = ("adversarial", "random", "constant")
-LOGGED = ("J_R", "J_C", "cumulative_violation", "kl", "J_C_error", "entropy", "J_D", "rho")
+ALL_BASELINES = (*KINDS, "rule", *USELESS)
+LOGGED = (
+    "J_R",
+    "J_C",
+    "cumulative_violation",
+    "kl",
+    "J_C_error",
+    "entropy",
+    "J_D",
+    "rho",
+    "trust",
+    "follows",
+    "seeks",
+    "cost_gradient_share",
+)
 J_R, J_C, VIOLATION, KL = range(4)
 SHOWN = (10, 25, 50, 100, 200)
+KEPT_EVERY = 10  # updates
 
 
 class Setting(NamedTuple):
@@ -72,7 +90,8 @@ SETTINGS = {
     "space-printed-fixed": Setting("space-printed", {"threshold_rule": "fixed"}, KINDS, ENDS),
     "space-sequential": Setting("space-sequential", {}, KINDS, ENDS),
     "space-joint": Setting("space-joint", {}, KINDS, ENDS),
-    "space": Setting("space", {}, (*KINDS, "rule", *USELESS)),
+    "space-alone": Setting("space-alone"),
+    "space": Setting("space", {}, ALL_BASELINES),
 }
 
 
@@ -127,8 +146,9 @@ def baselines(task: str) -> dict[str, Any]:
     return {**shipped, **useless, "rule": "rule"}
 
 
-def curves(runs: list[Parts], deltas: list[float], updates: int) -> np.ndarray:
-    """(runs, updates, logged) of runs that one program steps, each beginning as a run of its own would."""
+def curves(runs: list[Parts], deltas: list[float], updates: int, keep: Callable[[np.ndarray], None]) -> np.ndarray:
+    """(runs, updates, logged) of runs that one program steps, each beginning as a run of its own would. What there is
+    of them is kept now and then: whoever has no more time has something."""
     runs = [run._replace(learner=run.learner._replace(algorithm=with_delta(run.learner.algorithm))) for run in runs]
     begun: dict[tuple, Any] = {}  # it does not depend on delta
     states = []
@@ -139,31 +159,47 @@ def curves(runs: list[Parts], deltas: list[float], updates: int) -> np.ndarray:
         state = begun[key]
         states.append(state._replace(algorithm=state.algorithm._replace(delta=jnp.array(delta, jnp.float32))))
     program, state, rows = joint_program(runs), stack_states(states), []
-    for _ in range(updates):
+    for update in range(updates):
         state, metrics, *_ = program.step(state)
         rows.append([[float(each.get(name, math.nan)) for name in LOGGED] for each in metrics])
+        if update % KEPT_EVERY == 0:
+            keep(_as_array(rows))
+    return _as_array(rows)
+
+
+def _as_array(rows: list[list[list[float]]]) -> np.ndarray:
     values = np.array(rows).swapaxes(0, 1)
     values[..., KL] = np.cumsum(values[..., KL], axis=1)
     return values
 
 
-def one_setting(task: str, setting: Setting, options) -> dict[tuple[str, float], np.ndarray]:
-    """(seeds, updates, logged) by the name of the baseline and delta."""
+Curves = dict[tuple[str, float], np.ndarray]  # pi_B, delta -> (seeds, updates, logged)
+
+
+def one_setting(task: str, setting: Setting, options, keep: Callable[[Curves], None]) -> Curves:
     known = baselines(task) if setting.baselines else {}
-    groups = [[name for name in setting.baselines if name != "rule"], [n for n in setting.baselines if n == "rule"]]
+    wanted = [name for name in setting.baselines if name in options.baselines]
+    groups = [[name for name in wanted if name != "rule"], [name for name in wanted if name == "rule"]]
     deltas = [delta for delta in options.deltas if delta in setting.deltas]
-    found = {}
+    found: Curves = {}
     for names in [group for group in groups if group] or [["none"]]:
         keys = [(name, delta, seed) for name in names for delta in deltas for seed in options.seeds]
         fixed = {"task": task, "algorithm": setting.algorithm, "batch_size": options.batch_size, **setting.options}
+        fixed |= {"simulator": "device"} | options.with_settings
         runs = []
         for name, _, seed in keys:
             chosen = {"baseline": name} if name != "none" else {}
             given = Given(baseline=known[name]) if name != "none" else Given()
             runs.append(assemble(resolve({**fixed, "seed": seed, **chosen}), given))
-        values = curves(runs, [delta for _, delta, _ in keys], options.updates)
-        values = values.reshape(len(names), len(deltas), len(options.seeds), *values.shape[1:])
-        found |= {(n, d): values[i, j] for i, n in enumerate(names) for j, d in enumerate(deltas)}
+
+        def by_key(values: np.ndarray, names=names) -> Curves:
+            values = values.reshape(len(names), len(deltas), len(options.seeds), *values.shape[1:])
+            return {(n, d): values[i, j] for i, n in enumerate(names) for j, d in enumerate(deltas)}
+
+        def keep_too(values: np.ndarray, found=found, by_key=by_key) -> None:
+            keep(found | by_key(values))
+
+        found |= by_key(curves(runs, [delta for _, delta, _ in keys], options.updates, keep_too))
     return found
 
 
@@ -174,9 +210,14 @@ def run(options) -> None:
         path, started = options.out / f"{task}.{name}.npz", time.time()
         if path.exists():
             continue
-        found = one_setting(task, SETTINGS[name], options)
-        named = {f"{task}|{name}|{baseline}|{delta:g}": values for (baseline, delta), values in found.items()}
-        np.savez_compressed(path, **named)
+
+        def save(found: Curves, path: Path, task=task, name=name) -> None:
+            named = {f"{task}|{name}|{baseline}|{delta:g}": values for (baseline, delta), values in found.items()}
+            np.savez_compressed(path, **named)
+
+        unfinished = path.with_suffix(".part.npz")
+        save(one_setting(task, SETTINGS[name], options, functools.partial(save, path=unfinished)), path)
+        unfinished.unlink(missing_ok=True)
         print(f"{task}, {name}: {time.time() - started:.0f} s", flush=True)
 
 
@@ -187,7 +228,7 @@ Results = dict[tuple[str, str, float], np.ndarray]  # setting, pi_B, delta -> (s
 
 def results_of(folder: Path, task: str) -> Results:
     found: Results = {}
-    for path in sorted(folder.glob(f"{task}.*.npz")):
+    for path in sorted(set(folder.glob(f"{task}.*.npz")) - set(folder.glob("*.part.npz"))):
         with np.load(path) as arrays:
             for key in arrays.files:
                 _, setting, baseline, delta = key.split("|")
@@ -322,6 +363,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS)
+    parser.add_argument("--baselines", nargs="+", default=list(ALL_BASELINES), choices=ALL_BASELINES)
+    parser.add_argument("--with", nargs="*", default=[], dest="others", metavar="NAME=VALUE", help="other settings")
     parser.add_argument("--deltas", type=float, nargs="+", default=list(DELTAS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[20, 21, 22, 23, 24])
     parser.add_argument("--updates", type=int, default=300)
@@ -330,6 +373,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--figures", type=Path, default=Path("docs/images"))
     parser.add_argument("--data", type=Path, default=Path("docs/results/data/point-tasks.npz"))
     chosen = parser.parse_args(arguments)
+    chosen.with_settings = {name: json.loads(value) for name, value in (pair.split("=") for pair in chosen.others)}
     chosen.out.mkdir(parents=True, exist_ok=True)
     ACTIONS[chosen.action](chosen)
 

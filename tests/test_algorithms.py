@@ -207,7 +207,7 @@ def test_guarded_space_without_a_baseline_or_guards_is_pcpo(costs):
     """No error of d is given, so there is no margin."""
     problems = random_problems(seed=19, count=COUNT, costs=costs)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32))
-    unguarded = {"projection_kl_bound": math.inf, "ascent_factor": 1.0}
+    unguarded = {"projection_kl_bound": math.inf, "ascent_factor": 1.0, "earned_trust": False}
     found, expected = proposals(problems, "space", **unguarded), proposals(problems, "pcpo")
     assert np.all(np.linalg.norm(found - expected, axis=1) <= 1e-3 * np.linalg.norm(expected, axis=1))
 
@@ -216,7 +216,8 @@ def test_guarded_space_without_a_baseline_is_cpo_where_the_limit_is_kept():
     """The most reward that the trust region and the cost allow, as far as a factor of ten on the step leads."""
     problems = random_problems(seed=24, count=COUNT, costs=1)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32), d=-0.1 * np.abs(problems.d))
-    found, cpo, pcpo = (proposals(problems, name).astype(np.float64) for name in ("space", "cpo", "pcpo"))
+    given = {"space": {"earned_trust": False}, "cpo": {}, "pcpo": {}}  # all of the trust region from the start
+    found, cpo, pcpo = (proposals(problems, name, **given[name]).astype(np.float64) for name in given)
     gains = {name: np.einsum("ni,ni->n", problems.g, s) for name, s in (("space", found), ("cpo", cpo), ("pcpo", pcpo))}
     assert np.all(gains["space"] >= 0.999 * gains["pcpo"] - 1e-6)
     assert np.all(gains["space"] <= 1.001 * gains["cpo"] + 1e-6)
@@ -321,7 +322,8 @@ def test_joint_space_far_inside_its_region_is_pcpo(costs):
 def test_pcpo_with_slack_costs_is_trpo_exactly(algorithm):
     problems = random_problems(seed=12, count=COUNT, costs=2)
     problems = problems._replace(b=np.full(COUNT, -1e9, np.float32), d=np.full((COUNT, 2), -1e9, np.float32))
-    assert_identical(proposals(problems, algorithm), proposals(problems, "trpo"))
+    given = {"earned_trust": False} if algorithm == "space" else {}  # all of the trust region from the start
+    assert_identical(proposals(problems, algorithm, **given), proposals(problems, "trpo"))
 
 
 def test_cpo_with_a_slack_cost_is_trpo():

@@ -59,7 +59,7 @@ TABLE = {
 def test_presets_are_the_papers_table(task, monkeypatch):
     somewhere = dataclasses.replace(TASKS[task], jax_env=TASKS["point-circle"].jax_env)
     monkeypatch.setitem(TASKS, task, somewhere)
-    settings = resolved(task, algorithm="space", baseline="near").settings()
+    settings = resolved(task, algorithm="space", baseline="near", preset="paper").settings()
     given = {name: row[COLUMNS.index(task)] for name, row in TABLE.items()}
     given["cost_limit"] = (given["cost_limit"],)
     assert {name: settings[name] for name in TABLE} == given
@@ -201,7 +201,8 @@ PRINTED |= {"threshold_constant": 10.0}
 SEARCHED = {"backtrack_factor": 0.7, "backtrack_tries": 15}
 GUARDED = PRINTED | SEARCHED | {"projection_kl_bound": 0.04, "pull_kl": 0.02, "pull_kl_max": 0.04, "cost_margin": 0.5}
 GUARDED |= {"margin_rate": 0.1, "seek_baseline": True, "promise_rate": 0.3}
-GUARDED |= {"ascent_factor": 1.0, "earned_trust": False}  # which there were not: a run of before goes on as it was
+# Which there were not: a run of before goes on as it was.
+GUARDED |= {"ascent_factor": 1.0, "earned_trust": False, "shrink_cost_gradients": False}
 IMITATED = {"pretrain_tolerance": 0.05, "pretrain_updates": 100_000, "pretrain_delta": "delta"}
 WEIGHTED = {"divergence_gradient": "full", "divergence_weight": 2.0}
 SCHEDULED = WEIGHTED | {"weight_schedule": "printed", "weight_decay": 0.95}
@@ -232,7 +233,7 @@ def test_a_config_of_an_earlier_version_is_read_with_its_options(form, tmp_path)
     assert config.options == options
     assert (config.baseline, config.workers) == (("reward",), "auto")
     kept = {key: tuple(value) if isinstance(value, list) else value for key, value in old.items()}
-    kept["start"] = "fresh"  # as every run did
+    kept |= {"start": "fresh", "preset": "paper"}  # as every run did
     others = {key for key in SETTINGS if key not in ("algorithm", "baseline", "workers")}
     assert {key: getattr(config, key) for key in others} == {key: kept[key] for key in others}
     assert read_config(written(tmp_path, config.to_json()))[0] == config

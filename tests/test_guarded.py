@@ -29,7 +29,10 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         "a margin that predictions can loosen": ("jnp.maximum(state.bias, 0.0)", "state.bias"),
     },
     "no_margin_asks_for_less_than_a_cost_can_be": {
-        "a margin below what a cost can be": ("jnp.minimum(margin, jnp.maximum(-inputs.d_least, 0.0))", "margin"),
+        "a margin below what a cost can be": (
+            "jnp.minimum(margin, LARGEST_MARGIN * jnp.maximum(-inputs.d_least, 0.0))",
+            "margin",
+        ),
         "a margin below zero": ("jnp.maximum(-inputs.d_least, 0.0)", "-inputs.d_least"),
     },
     "an_unknown_error_is_no_margin": {
@@ -39,21 +42,46 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "recovery_is_bounded": {
-        "unbounded recovery": ("inputs, recovery_kl)\n", "inputs, 1e9)\n"),
+        "unbounded recovery": ("options.projection_kl_bound * jnp.min(model.share)", "1e9"),
+        "recovery as far along noise": (
+            "options.projection_kl_bound * jnp.min(model.share)",
+            "options.projection_kl_bound",
+        ),
+    },
+    "only_the_reliable_share_of_a_gradient_takes_cost_away": {
+        "all of it": ("1.0 - noise / jnp.maximum(length, TINY)", "1.0 - 0.0 * noise"),
+        "nothing": (
+            "1.0 - noise / jnp.maximum(length, TINY), LEAST_SHARE",
+            "1.0 - noise / jnp.maximum(length, TINY), 0.0",
+        ),
+        "nothing of no gradient": ("jnp.where(length > TINY, jnp.clip(", "jnp.where(length > -1.0, jnp.clip("),
+        "shrunken whatever was asked": ("if options.shrink_cost_gradients:\n", "if True:\n"),
+    },
+    "what_reward_and_pull_add_to_a_cost_counts_in_full": {
+        "a share of what reward adds": ("within_reach + besides, metric=metric", "within_reach, metric=metric"),
+        "a share of what the pull adds": ("model.taken @ safe.step + besides, b)", "model.taken @ safe.step, b)"),
+        "a promise of a share": ("Move(safe, model.taken @ safe + besides)", "Move(safe, model.taken @ safe)"),
+    },
+    "trust_begins_small": {
+        "trust in advance": ("FIRST_TRUST if options.earned_trust else 1.0", "1.0"),
+        "no trust where none is to be earned": ("FIRST_TRUST if options.earned_trust else 1.0", "FIRST_TRUST"),
     },
     "a_reward_step_never_undoes_recovery": {
         "a reward step that may use what recovery left": (
-            "ascent, inputs.c, directions[:K], within_reach, metric=metric",
-            "ascent, inputs.c, directions[:K], within_reach - 1.0, metric=metric",
+            "model.ways, within_reach + besides, metric=metric",
+            "model.ways, within_reach + besides - 1.0, metric=metric",
         ),
-        "a limit that is out of reach": ("limits - jnp.maximum(inputs.c @ recovery + limits, 0.0)", "limits"),
+        "a limit that is out of reach": ("limits - jnp.maximum(model.taken @ recovery + limits, 0.0)", "limits"),
     },
     "the_reward_step_spends_delta_along_the_limit": {
         "a step that is never lengthened": ("if metric is not None and options.ascent_factor > 1.0:", "if False:"),
         "a step that is always lengthened": ("*costs, delta, inputs.fisher", "*costs, 9.0 * delta, inputs.fisher"),
     },
     "steps_are_as_long_as_trust_allows": {
-        "a trust region that is given": ("delta = state.trust * inputs.delta", "delta = inputs.delta"),
+        "a trust region that is given": (
+            "inputs.d.shape[0], state.trust * inputs.delta",
+            "inputs.d.shape[0], inputs.delta",
+        ),
         "a pull that needs no trust": ("budget = state.trust * jnp.where", "budget = jnp.where"),
     },
     "a_baseline_that_is_reached_is_sought_no_longer": {
@@ -67,21 +95,27 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         "seeking for ever": ("(state.seek_kl > GIVEN_UP * options.pull_kl_max)", "(state.seek_kl > 0.0)"),
     },
     "the_pull_goes_toward_the_baseline_within_its_budget": {
-        "unbounded pull": ("pull = within_kl(pull, inputs, budget)", "pull = 1.0 * pull"),
-        "pull away from the baseline": ("* pull\n        promise", "* -pull\n        promise"),
+        "unbounded pull": ("pull = within_kl(whole, inputs, kl)", "pull = whole"),
+        "pull away from the baseline": (
+            "safe.step + follows * pull.step, info",
+            "safe.step - follows * pull.step, info",
+        ),
         "a pull that must lose": ("pays = pull_gain > 0.0", "pays = pull_gain < 0.0"),
-        "no pull": ("jnp.where(pays | (seeks & far), 1.0, 0.0) * pull", "0.0 * pull"),
+        "no pull": ("safe.step + follows * pull.step, info", "safe.step, info"),
     },
     "a_pull_that_loses_reward_is_not_made": {
         "a pull whatever it promises": ("pays = pull_gain > 0.0", "pays = far"),
     },
     "a_baseline_that_is_near_enough_does_not_pull": {
-        "a pull by rounding": ("far = jnp.dot(inputs.a, safe) + b > 0.0", "far = jnp.dot(inputs.a, safe) + b > -1.0"),
+        "a pull by rounding": (
+            "far = jnp.dot(inputs.a, safe.step) + b > 0.0",
+            "far = jnp.dot(inputs.a, safe.step) + b > -1.0",
+        ),
     },
     "the_pull_starts_at_the_step_that_is_taken": {
         "pull from a step that is not taken": (
-            "project(safe, normals, directions, left",
-            "project(ascent, normals, directions, left",
+            "whole = project(safe.step, normals, ways, values",
+            "whole = project(0.0 * safe.step, normals, ways, values",
         ),
     },
     "a_better_baseline_is_sought_downhill": {
@@ -108,7 +142,10 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "what_a_step_promises": {
         "promise of the whole step": ("safe_gain=safe_gain", "safe_gain=0.0 * safe_gain"),
-        "promise of the cost without the pull": ("cost_change=inputs.c @ chosen", "cost_change=inputs.c @ safe"),
+        "promise of the cost without the pull": (
+            "cost_change=safe.costs + follows * pull.costs",
+            "cost_change=safe.costs",
+        ),
     },
     "a_promise_is_of_the_step_that_was_accepted": {
         "promise of another step's size": ("taken * change", "1.0 * change"),
@@ -140,19 +177,27 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "jnp.where(jnp.any(jnp.isnan(surprise)), 1.0, jnp.where(broken, BROKEN, KEPT))",
             "jnp.where(broken, BROKEN, KEPT)",
         ),
+        "outward in small steps": ("broken = jnp.any(overshot | stays_above)", "broken = jnp.any(overshot)"),
+        "above the limit as was predicted": ("stays_above = (surprise > 0.0) & ", "stays_above = "),
         "an overshoot far below the limit": ("(surprise > doubt) & (inputs.d > 0.0)", "(surprise > doubt)"),
         "a margin that learns backwards": ("surprise = inputs.d - predicted", "surprise = predicted - inputs.d"),
     },
     "both_batches_err": {
-        "an overshoot of any size": ("(surprise > doubt) & (inputs.d > 0.0)", "(inputs.d > 0.0)"),
+        "an overshoot of any size": ("overshot = (surprise > doubt) & (inputs.d > 0.0)", "overshot = inputs.d > 0.0"),
+        "perhaps above the limit": ("& (inputs.d > 2.0 * inputs.d_error) &", "&"),
         "one batch's error": ("jnp.sqrt(inputs.d_error**2 + state.J_C_error**2)", "state.J_C_error"),
         "the other batch's error": ("jnp.sqrt(inputs.d_error**2 + state.J_C_error**2)", "inputs.d_error"),
         "an error that is never remembered": ("J_C_error=jnp.broadcast_to(inputs.d_error, inputs.d.shape),", ""),
     },
     "the_margin_learns_from_surprises": {
         "a margin that never learns": (
-            "bias=running_mean(state.bias, surprise, options.margin_rate)",
+            "bias=jnp.minimum(earned, 1.0) * running_mean(state.bias, surprise, options.margin_rate)",
             "bias=state.bias",
+        ),
+        "what long steps left out counted for short ones": ("bias=jnp.minimum(earned, 1.0) * ", "bias=1.0 * "),
+        "a margin that learns most where trust grows": (
+            "bias=jnp.minimum(earned, 1.0) * ",
+            "bias=earned * ",
         ),
     },
     "no_prediction_is_below_what_a_cost_can_be": {
@@ -167,8 +212,8 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "what_a_pull_promises_is_in_units_of_J_R": {
         "promise of the direction": (
-            "pull_gain, safe_gain = inputs.gain @ pull",
-            "pull_gain, safe_gain = inputs.g @ pull",
+            "pull_gain, safe_gain = inputs.gain @ pull.step",
+            "pull_gain, safe_gain = inputs.g @ pull.step",
         ),
     },
     "a_baseline_is_sought_as_long_as_it_is_better_than_this_batch": {
@@ -178,7 +223,7 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "two_costs_are_kept_by_the_pull": {
-        "pull that may use up a broken limit": ("limits - jnp.maximum(inputs.c @ safe + limits, 0.0)", "limits - 1e9"),
+        "pull that may use up a broken limit": ("limits - jnp.maximum(safe.costs + limits, 0.0)", "limits - 1e9"),
     },
     "h_D_follows_the_lemma": {
         "cost never remembered": ("previous_J_C=measured.J_C,", ""),

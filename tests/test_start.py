@@ -27,8 +27,8 @@ def parts_of(baseline=None, **settings):
     return assemble(resolve({**SMALL, **settings}), Given(baseline=baseline))
 
 
-def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1):
-    return {"name": name, "J_R": J_R, "J_C": J_C, "h_C": h_C, "J_R_error": J_R_error}
+def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1, J_C_error=0.0):
+    return {"name": name, "J_R": J_R, "J_C": J_C, "h_C": h_C, "J_R_error": J_R_error, "J_C_error": J_C_error}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,8 @@ def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1):
         ("auto", summary_of(), 0),
         ("auto", summary_of(J_C=7.4), 0),  # nearly safe
         ("auto", summary_of(J_C=7.6), None),
+        ("auto", summary_of(J_C=8.4, J_C_error=0.5), 0),  # by chance, perhaps
+        ("auto", summary_of(J_C=8.6, J_C_error=0.5), None),
         ("auto", summary_of(J_R=1.1), None),  # more than a fresh policy's 1, but not for certain
         ("auto", summary_of(J_R=0.0), None),
         ("auto", summary_of(J_C=0.0, h_C=0.0), 0),

@@ -516,10 +516,26 @@ def test_the_lengthened_reward_step_is_the_best_of_the_trust_region_and_the_cost
 def test_a_reward_step_that_no_cost_shortens_is_not_lengthened():
     rng = np.random.default_rng(9)
     F, ascent, c = np.eye(SIZE, dtype=np.float32), rng.normal(size=SIZE), rng.normal(size=(2, SIZE))
-    delta = 0.5 * ascent @ ascent
-    for values in (np.full(2, -1e3), np.full(2, 1e3)):  # slack; and far out of reach, where nothing fits delta
-        factor = farthest_ascent(*map(jnp.asarray, (ascent, c, c, values, delta)), lambda rows: rows @ F, 10.0)
-        assert float(factor) == 1.0
+    delta, slack = 0.5 * ascent @ ascent, np.full(2, -1e3)
+    factor = farthest_ascent(*map(jnp.asarray, (ascent, c, c, slack, delta)), lambda rows: rows @ F, 10.0)
+    assert float(factor) == 1.0
+
+
+def test_what_recovery_spends_is_not_taken_from_the_reward_step():
+    """A cost above its limit at right angles to the reward: the way back comes on top of delta."""
+    ascent, c = jnp.eye(SIZE)[0], jnp.eye(SIZE)[1:2]
+    for excess in (0.1, 1e3):
+        values = (ascent, c, c, jnp.array([excess]), jnp.array(0.5))
+        assert float(farthest_ascent(*values, lambda rows: rows, 10.0)) == 1.0
+
+
+def test_a_reward_step_is_no_longer_than_its_costs_can_be_taken_back():
+    """The ascent raises the cost by 1 per unit, a correction along the normal takes back half of what it is long: up to
+    the limit every unit gains, beyond it two steps back are needed for each step ahead."""
+    ascent, c = jnp.eye(SIZE)[0], 0.5 * jnp.eye(SIZE)[:1]
+    values = (ascent, c, c, jnp.array([-0.5]), jnp.array(0.5))
+    factor = float(farthest_ascent(*values, lambda rows: rows, 10.0, lift=jnp.array([0.5])))
+    assert 0.45 <= factor <= 0.5 * 1.08  # the grid's nearest
 
 
 # ---------------------------------------------------------------- line search

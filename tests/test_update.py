@@ -99,7 +99,8 @@ def drift(horizon: int, discount: float = 1.0):
 
 
 def gradients(learner, batch) -> np.ndarray:
-    return np.asarray(quick_jit(lambda theta: surrogate_gradients(learner, batch, theta)[0])(jnp.asarray(THETA)))
+    found = quick_jit(lambda theta: surrogate_gradients(learner, batch, theta))(jnp.asarray(THETA))
+    return np.array([found.g, *found.c, found.a])
 
 
 # ---------------------------------------------------------------- units
@@ -121,8 +122,8 @@ def test_the_gain_is_the_gradient_of_J_R_and_g_is_of_its_size_but_forgets_no_ste
     """Each step's share of the gradient of J_R fades with discount^t; in g it does not, but for a common factor."""
     horizon = 6
     learner, batch = drift(horizon, discount)
-    found, gain = quick_jit(lambda theta: surrogate_gradients(learner, batch, theta))(jnp.asarray(THETA))
-    g, gain = np.asarray(found[0]), np.asarray(gain)
+    found = quick_jit(lambda theta: surrogate_gradients(learner, batch, theta))(jnp.asarray(THETA))
+    g, gain = np.asarray(found.g), np.asarray(found.gain)
     assert float(batch.J_R) == pytest.approx(drift_on_paper(THETA, horizon, discount)[0], rel=0.02)
     expected = finite_differences(THETA, horizon, discount)[0]
     assert np.linalg.norm(gain - expected) < 0.06 * np.linalg.norm(expected)
@@ -241,8 +242,8 @@ def test_units_hold_for_episodes_of_different_length():
     expected = (1.0 - 0.6**8) / 0.4
     assert float(batch.episode_length) == pytest.approx(expected, rel=0.02)
     assert float(batch.J_C[0]) == pytest.approx(0.7 * expected, rel=0.04)
-    c = quick_jit(lambda: surrogate_gradients(learner, batch, theta)[0])()[1]
-    assert float(c[1]) == pytest.approx(expected, rel=0.05)
+    c = quick_jit(lambda: surrogate_gradients(learner, batch, theta).c)()
+    assert float(c[0, 1]) == pytest.approx(expected, rel=0.05)
 
 
 # ---------------------------------------------------------------- the batch

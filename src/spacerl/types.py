@@ -297,6 +297,7 @@ class Batch(NamedTuple):
     J_C_error: Array  # (K,) standard error of J_C over the batch's episodes; NaN where one episode says nothing of it
     J_C_least: Array  # (K,) least that J_C can be: zero, unless costs below zero were seen
     discounting: Array  # (B,) discount of the reward to the power of the step within the episode: its weight in J_R
+    contrast: Array  # (B,) factors on `weight` that make of a mean a sample of its error, see `contrast_of_halves`
     episode_length: Array  # () mean number of steps
 
 
@@ -325,6 +326,7 @@ class StepInputs(NamedTuple):
     d_least: Array | float = -math.inf  # (K,) least that d can be
     h_C: Array | float = 0.0  # (K,) limits
     J_R: Array | float = math.nan  # () of the batch
+    c_noise: Array | float = 0.0  # (K, P) a sample of the error of each c, for rules that need it
     batch: Any = None  # Batch
     policy: Any = None  # (step (P,), rows (n,)) -> distribution at theta + step on those rows of the batch
     key: Any = None  # for steps that draw random numbers

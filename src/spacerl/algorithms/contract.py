@@ -23,6 +23,7 @@ class Needs(NamedTuple):
     baseline: bool
     many_costs: bool = True
     many_baselines: bool = True
+    noise: bool = False  # a sample of the error of the costs' gradients
 
 
 class NoState(NamedTuple):

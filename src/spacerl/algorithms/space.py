@@ -45,10 +45,13 @@ class GuardOptions(LineSearchOptions, ProjectionOptions):
     earned_trust: bool = True
     """The trust region shrinks where a cost is above its limit and above what the step before promised, and grows back
     while costs come as promised."""
-    cost_margin: NotNegative = 0.5
+    cost_margin: NotNegative = 1.0
     """Safety margin below h_C, in standard errors of J_C."""
     margin_rate: Fraction = 0.1
     """Rate at which the margin learns how much cost its predictions leave out."""
+    shrink_cost_gradients: bool = True
+    """Of what a step against a cost takes away by that cost's gradient, count the share that is not the gradient's own
+    noise, by the difference between two halves of the batch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,9 @@ SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after a step tha
 NEARER, GIVEN_UP = 0.98, 0.02  # of the least J_D so far; of the most that seeking may spend
 BROKEN, KEPT, LEAST = 0.5, 1.25, 0.01  # factors on the trust in predictions of cost, and the least of it
 NEGLIGIBLE = 0.01  # of h_C, by which a cost may exceed its prediction where nothing is random
+LARGEST_MARGIN = 0.5  # of what lies between a limit and the least that the cost can be
+FIRST_TRUST = 0.2  # nothing has been earned yet, and where a run begins at pi_B there is much to lose
+LEAST_SHARE = 0.1  # of a gradient: below this it is noise alone, and no longer step against it would help
 
 
 def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> GuardedState:
@@ -112,7 +118,10 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
     surprise = inputs.d - predicted  # NaN in the first update
     doubt = 2.0 * jnp.sqrt(inputs.d_error**2 + state.J_C_error**2)  # both batches err
     doubt = jnp.maximum(doubt, NEGLIGIBLE * inputs.h_C)
-    broken = jnp.any((surprise > doubt) & (inputs.d > 0.0))
+    overshot = (surprise > doubt) & (inputs.d > 0.0)
+    # Many small steps outward, each within its noise, would never overshoot: above a limit for certain, any will do.
+    stays_above = (surprise > 0.0) & (inputs.d > 2.0 * inputs.d_error) & (inputs.d > NEGLIGIBLE * inputs.h_C)
+    broken = jnp.any(overshot | stays_above)
     earned = jnp.where(jnp.any(jnp.isnan(surprise)), 1.0, jnp.where(broken, BROKEN, KEPT))
     J_D = inputs.b + state.h_D
     nearer = J_D < NEARER * state.nearest_J_D
@@ -121,7 +130,8 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
         trust=jnp.clip(state.trust * earned, LEAST, 1.0) if options.earned_trust else state.trust,
         kappa=trust_radius(state.kappa, kept, options.pull_kl_max),
         seek_kl=jnp.minimum(state.seek_kl * moved, options.pull_kl_max),
-        bias=running_mean(state.bias, surprise, options.margin_rate),
+        # What a prediction leaves out goes with the KL of its step: half of the trust region, half of it.
+        bias=jnp.minimum(earned, 1.0) * running_mean(state.bias, surprise, options.margin_rate),
         shortfall=shortfall,
         promised=promised,
         nearest_J_D=jnp.fmin(state.nearest_J_D, J_D),
@@ -133,7 +143,91 @@ def margin_of(options: SpaceOptions, state: GuardedState, inputs: StepInputs) ->
     """(K,) how far below its limit each cost is to be: not farther than it can be."""
     noise = jnp.where(jnp.isnan(inputs.d_error), 0.0, inputs.d_error)
     margin = options.cost_margin * noise + jnp.maximum(state.bias, 0.0)
-    return jnp.minimum(margin, jnp.maximum(-inputs.d_least, 0.0))
+    return jnp.minimum(margin, LARGEST_MARGIN * jnp.maximum(-inputs.d_least, 0.0))
+
+
+class CostModel(NamedTuple):
+    """What a move does to the costs, to first order.
+
+    A correction against a cost goes along its gradient, noise included, and what it takes away is partly noise, which
+    is not there to be taken: only the reliable share of it counts. What a move for reward or toward the baseline adds
+    was not chosen by that noise, and counts in full: by `taken`, plus what `besides` says.
+    """
+
+    full: Array  # (K, P) gradients
+    taken: Array  # (K, P) their reliable share
+    ways: Array  # (K, P) L^-1 taken
+    share: Array  # (K,) what is reliable
+
+    def besides(self, move: Array) -> Array:
+        return (self.full - self.taken) @ move
+
+
+def cost_model(options: GuardOptions, inputs: StepInputs, directions: Array, noise_directions: Array) -> CostModel:
+    """`directions` are L^-1 c, `noise_directions` L^-1 c_noise: rows of costs (K, P).
+
+    The expectation of c.L^-1 c is that of the true gradient plus that of the noise, which c_noise.L^-1 c_noise
+    measures: the factor of James and Stein. Along its own direction that share of a gradient is there.
+    """
+    share = jnp.ones(inputs.d.shape)
+    if options.shrink_cost_gradients:
+        length, noise = jnp.sum(inputs.c * directions, axis=1), jnp.sum(inputs.c_noise * noise_directions, axis=1)
+        share = jnp.where(length > TINY, jnp.clip(1.0 - noise / jnp.maximum(length, TINY), LEAST_SHARE, 1.0), 1.0)
+    return CostModel(inputs.c, share[:, None] * inputs.c, share[:, None] * directions, share)
+
+
+class Move(NamedTuple):
+    step: Array  # (P,)
+    costs: Array  # (K,) by which it changes them
+
+
+def safe_step(
+    options: GuardOptions, inputs: StepInputs, model: CostModel, ascent: Array, limits: Array, delta: Array
+) -> Move:
+    """Along the costs' limits (K,), with as much of the reward step as the trust region has room for.
+
+    Far above a limit the linearised cost says nothing about a step as long as it asks for: recover in several. What
+    recovery cannot reach in this one is the limit for the reward step, which is held there with whatever KL that takes.
+    """
+    metric, origin = metric_of(inputs, options.projection), jnp.zeros_like(ascent)
+    recovery = project(origin, model.taken, model.ways, limits, metric=metric)
+    recovery = within_kl(recovery, inputs, options.projection_kl_bound * jnp.min(model.share))
+    within_reach = limits - jnp.maximum(model.taken @ recovery + limits, 0.0)
+    if metric is not None and options.ascent_factor > 1.0:
+        costs = (model.taken, model.ways, within_reach)
+        ascent *= farthest_ascent(
+            ascent, *costs, delta, inputs.fisher, options.ascent_factor, lift=model.besides(ascent)
+        )
+    besides = model.besides(ascent)
+    safe = ascent + project(ascent, model.taken, model.ways, within_reach + besides, metric=metric)
+    return Move(safe, model.taken @ safe + besides)
+
+
+def pull_step(
+    options: SpaceOptions,
+    inputs: StepInputs,
+    model: CostModel,
+    safe: Move,
+    limits: Array,
+    to_baseline: tuple,
+    kl: Array,
+) -> Move:
+    """From the safe step toward the baseline, by what the safe step leaves of each cost's limit, within `kl`.
+
+    `to_baseline` is L^-1 a and the value of the divergence constraint.
+    """
+    direction, b = to_baseline
+    metric, K = metric_of(inputs, options.projection), limits.shape[0]
+    left = limits - jnp.maximum(safe.costs + limits, 0.0)
+    straight = project(safe.step, inputs.a[None], direction[None], b[None], metric=metric)
+    besides = model.besides(straight)
+    values = jnp.append(left + safe.costs - model.taken @ safe.step + besides, b)
+    normals = jnp.concatenate([model.taken, inputs.a[None]])
+    ways = jnp.concatenate([model.ways, direction[None]])
+    whole = project(safe.step, normals, ways, values, (0,) * K + (1,), metric)
+    pull = within_kl(whole, inputs, kl)
+    share = jnp.dot(pull, whole) / jnp.maximum(jnp.dot(whole, whole), TINY)
+    return Move(pull, share * (model.taken @ whole + besides))
 
 
 def space(options: SpaceOptions) -> Algorithm:
@@ -144,7 +238,7 @@ def space(options: SpaceOptions) -> Algorithm:
         safe = (baseline.excess <= TOLERANCE) & options.seek_baseline
         return GuardedState(
             h_D=jnp.array(options.divergence_threshold, jnp.float32),
-            trust=jnp.ones(()),
+            trust=jnp.array(FIRST_TRUST if options.earned_trust else 1.0),
             kappa=jnp.array(options.pull_kl, jnp.float32),
             seek_kl=jnp.array(options.pull_kl_max, jnp.float32),
             bias=jnp.zeros(costs),
@@ -160,56 +254,48 @@ def space(options: SpaceOptions) -> Algorithm:
 
     def step(inputs: StepInputs, state: GuardedState) -> Proposal:
         state = judged(options, state, inputs)
-        K, metric = inputs.d.shape[0], metric_of(inputs, options.projection)
-        priority = (0,) * K + (1,)  # the costs come first
+        K, delta = inputs.d.shape[0], state.trust * inputs.delta
         margin = margin_of(options, state, inputs)
-        delta = state.trust * inputs.delta
+        limits = inputs.d + margin
         seeks = (state.target_J_R > inputs.J_R) & (state.seek_kl > GIVEN_UP * options.pull_kl_max)
         # On the way to a baseline that is known to be better, h_D has not grown.
         b = inputs.b + jnp.where(seeks, state.h_D - options.divergence_threshold, 0.0)
         normals = jnp.concatenate([inputs.c, inputs.a[None]])  # K costs, then the divergence
-        x_g, directions = metric_directions(inputs, normals, options.projection)
-        ascent = natural_step(inputs.g, x_g, delta)
-        # Far above the limit the linearised cost says nothing about a step as long as it asks for: recover in several.
-        # What recovery cannot reach in this one is the limit for the reward step, which is held there with whatever KL
-        # that takes.
-        limits, origin = inputs.d + margin, jnp.zeros_like(ascent)
-        recovery = within_kl(project(origin, inputs.c, directions[:K], limits, metric=metric), inputs, recovery_kl)
-        within_reach = limits - jnp.maximum(inputs.c @ recovery + limits, 0.0)
-        if metric is not None and options.ascent_factor > 1.0:
-            costs = (inputs.c, directions[:K], within_reach)
-            ascent *= farthest_ascent(ascent, *costs, delta, inputs.fisher, options.ascent_factor)
-        safe = ascent + project(ascent, inputs.c, directions[:K], within_reach, metric=metric)
-        # The pull starts at the step that is really taken, and may use what that leaves of each cost's limit.
-        left = jnp.append(limits - jnp.maximum(inputs.c @ safe + limits, 0.0), b)
-        far = jnp.dot(inputs.a, safe) + b > 0.0  # a baseline that is near enough pulls with nothing, not with rounding
-        pull = jnp.where(far, project(safe, normals, directions, left, priority, metric), 0.0)
+        solved_for = jnp.concatenate([normals, jnp.broadcast_to(inputs.c_noise, inputs.c.shape)])
+        x_g, directions = metric_directions(inputs, solved_for, options.projection)
+        directions, noise_directions = directions[: K + 1], directions[K + 1 :]
+        model = cost_model(options, inputs, directions[:K], noise_directions)
+        safe = safe_step(options, inputs, model, natural_step(inputs.g, x_g, delta), limits, delta)
         budget = state.trust * jnp.where(seeks, state.seek_kl, state.kappa)
-        pull = within_kl(pull, inputs, budget)
-        pull_gain, safe_gain = inputs.gain @ pull, inputs.gain @ safe
+        far = jnp.dot(inputs.a, safe.step) + b > 0.0  # who is near enough is pulled by nothing, not by rounding
+        pull = pull_step(options, inputs, model, safe, limits, (directions[K], b), budget)
+        pull = jax.tree.map(lambda change: jnp.where(far, change, 0.0), pull)
+        pull_gain, safe_gain = inputs.gain @ pull.step, inputs.gain @ safe.step
         pays = pull_gain > 0.0
-        chosen = safe + jnp.where(pays | (seeks & far), 1.0, 0.0) * pull
+        follows = jnp.where(pays | (seeks & far), 1.0, 0.0)
         promise = Promise(
             pull_gain=jnp.where(pays & ~seeks, pull_gain, jnp.nan),
             safe_gain=safe_gain,
-            cost_change=inputs.c @ chosen,
+            cost_change=safe.costs + follows * pull.costs,
             sought=(seeks & far).astype(jnp.float32),
         )
         info = {
-            "follows": (pays | (seeks & far)).astype(jnp.float32),
+            "follows": follows,
             "pull_promise": pull_gain,
             "pull_kl_bound": budget,
             "cost_margin": jnp.max(margin),
             "trust": state.trust,
+            "cost_gradient_share": jnp.min(model.share),
             "seeks": seeks.astype(jnp.float32),
         }
-        values = jnp.append(inputs.d, inputs.b)
+        values, priority = jnp.append(inputs.d, inputs.b), (0,) * K + (1,)  # the costs come first
         info |= optimality(
             inputs, natural_step(inputs.g, x_g, inputs.delta), normals, directions, values, options.projection, priority
         )
         # Who has come near has seen what the baseline has to show: from now on the gate decides.
         seek_kl = jnp.where(seeks & ~far, 0.0, state.seek_kl)
-        return Proposal(chosen, info=info, memory=state._replace(promise=promise, seek_kl=seek_kl))
+        memory = state._replace(promise=promise, seek_kl=seek_kl)
+        return Proposal(safe.step + follows * pull.step, info=info, memory=memory)
 
     def accept(judge: Judge, inputs: StepInputs, proposal: Proposal, state: GuardedState) -> Array:
         """The step as far as its measured KL is of the size that was planned: a Fisher matrix from few samples errs."""
@@ -233,7 +319,7 @@ def space(options: SpaceOptions) -> Algorithm:
         )
 
     return Algorithm(
-        Needs(cost=True, baseline=True),
+        Needs(cost=True, baseline=True, noise=options.shrink_cost_gradients),
         step,
         init,
         accept,
@@ -251,7 +337,7 @@ def guarded(options: GuardOptions) -> Algorithm:
     def step(inputs: StepInputs, state: GuardedState) -> Proposal:
         return rule.step(inputs._replace(a=jnp.zeros_like(inputs.g), b=jnp.zeros(())), state)
 
-    needs = Needs(cost=True, baseline=False)
+    needs = rule.needs._replace(baseline=False)
     return rule._replace(needs=needs, step=step, threshold=not_applicable, starts_at_baseline=False)
 
 

@@ -40,38 +40,47 @@ class MainOptions(MainSettings):
 
 
 def likely_words(arguments: Sequence[str], usual: str) -> Words:
-    """Task and algorithm as they seem to be given. The parser has the last word: see `words_of`."""
-    from spacerl.algorithms import ALGORITHMS
+    """Task, algorithm and preset as they seem to be given. The parser has the last word: see `words_of`."""
     from spacerl.envs.tasks import TASKS
 
     task = next((word for word in arguments if word in TASKS), "")
-    algorithm = usual
-    for word, following in itertools.pairwise([*arguments, ""]):
-        if word == "--algorithm" or word.startswith("--algorithm="):
-            algorithm = word.partition("=")[2] or following
-    return Words(task, algorithm if algorithm in ALGORITHMS else usual)
+    algorithm = _likely("--algorithm", arguments) or usual
+    return _known(Words(task, algorithm, _likely("--preset", arguments)), usual)
+
+
+def _likely(option: str, arguments: Sequence[str]) -> str:
+    """The last value that seems to be given to an option."""
+    pairs = itertools.pairwise([*arguments, ""])
+    given = [word.partition("=")[2] or next_ for word, next_ in pairs if word.partition("=")[0] == option]
+    return given[-1] if given else ""
+
+
+def _known(words: Words, usual: str) -> Words:
+    """What there is not is left to the parser to complain of."""
+    from spacerl.algorithms import ALGORITHMS
+    from spacerl.envs.tasks import PRESETS, TASKS
+
+    return Words(
+        words.task if words.task in TASKS else "",
+        words.algorithm if words.algorithm in ALGORITHMS else usual,
+        words.preset if words.preset in PRESETS else "spacerl",
+    )
 
 
 def words_of(command: Any, usual: str) -> Words:
-    """Task and algorithm of a command that was parsed."""
+    """Task, algorithm and preset of a command that was parsed."""
+    return _known(Words(command.task, command.main.algorithm, command.main.preset), usual)
+
+
+def defaults_for(words: Words, changed: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings and options that a run has when nothing but these words is given."""
     from spacerl.algorithms import ALGORITHMS
-    from spacerl.envs.tasks import TASKS
-
-    task, algorithm = command.task, command.main.algorithm
-    return Words(task if task in TASKS else "", algorithm if algorithm in ALGORITHMS else usual)
-
-
-def defaults_for(
-    task: str, algorithm: str, changed: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings and options that a run of the task by the algorithm has when nothing is given."""
-    from spacerl.algorithms import ALGORITHMS
-    from spacerl.envs.tasks import OWN_ENVIRONMENT, TASKS
+    from spacerl.envs.tasks import preset_settings
     from spacerl.runs.config import SETTINGS, RunConfig
     from spacerl.runs.fields import defaults_of
 
-    preset = dict(TASKS[task].settings if task else OWN_ENVIRONMENT) | dict(changed or {})
-    options = ALGORITHMS[algorithm].options
+    preset = preset_settings(words.task or None, words.preset) | dict(changed or {})
+    options = ALGORITHMS[words.algorithm].options
     settings = defaults_of(RunConfig) | {"rollout_length": 0} | {k: v for k, v in preset.items() if k in SETTINGS}
     chosen = defaults_of(options) | {k: v for k, v in preset.items() if k in names_of(options)}
     return settings, chosen
@@ -82,6 +91,7 @@ class Words(NamedTuple):
 
     task: str  # "" without one
     algorithm: str
+    preset: str
 
 
 def with_settings(
@@ -90,9 +100,9 @@ def with_settings(
     """`command` with an option for every setting."""
     from spacerl.algorithms import ALGORITHMS
 
-    task, algorithm = words
-    settings, options = defaults_for(task, algorithm, changed)
-    settings |= {"algorithm": algorithm, "cost_limit": _as_text(settings.get("cost_limit", ()))}
+    algorithm = words.algorithm
+    settings, options = defaults_for(words, changed)
+    settings |= {"algorithm": algorithm, "preset": words.preset, "cost_limit": _as_text(settings.get("cost_limit", ()))}
     # A hidden option cannot be parsed either: options are hidden where help is all that is asked for.
     hidden = not {"-h", "--help"}.isdisjoint(arguments)
     groups: list[tuple[str, Any]] = [("main", documented(MainOptions, settings, leave_out=("task",)))]

@@ -162,7 +162,7 @@ class BaselineMake:
         if task is None:
             raise InputError("no task was given: `spacerl tasks` lists them")
         task_named(task)
-        usual, options = defaults_for(task, settings["algorithm"], BASELINE_DEFAULTS)
+        usual, options = defaults_for(Words(task, settings["algorithm"], settings["preset"]), BASELINE_DEFAULTS)
         known = {**usual, **options, "rollout_length": usual["rollout_length"] or None}
         changed = {name: value for name, value in settings.items() if value != known.get(name)}
         out = self.out or Path(f"{task}-{self.kind}.safetensors")

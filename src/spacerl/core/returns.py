@@ -82,6 +82,22 @@ def episode_sums(
     return mean, error, jnp.sum(valid) / episodes
 
 
+def contrast_of_halves(index: Array, valid: Array) -> Array:
+    """(T, N) factors on the weights of samples that make of a mean over the batch a sample of that mean's error.
+
+    Every second episode is in one half, w and 1 - w of the samples: sqrt(w (1 - w)) times the difference of the means
+    of both halves has expectation zero and the variance of the mean of all. Zero where there is but one half.
+    """
+    episode = jnp.cumsum(index == 0, axis=0) + jnp.arange(index.shape[1])
+    first = episode % 2 == 0
+    samples = jnp.maximum(jnp.sum(valid), 1)
+    one, other = jnp.sum(first & valid) / samples, jnp.sum(~first & valid) / samples
+    both = (one > 0.0) & (other > 0.0)
+    ratio = jnp.sqrt(jnp.where(both, other, 0.0) / jnp.where(both, one, 1.0))
+    inverse = jnp.sqrt(jnp.where(both, one, 0.0) / jnp.where(both, other, 1.0))
+    return jnp.where(first, ratio, -inverse)
+
+
 def unaffected(signals: Array, terminated: Array, valid: Array) -> Array:
     """(S,) whether no action can have changed a signal: it is the same in every step, and zero or in episodes that
     nothing but time ends. What a critic makes of such a signal is noise."""

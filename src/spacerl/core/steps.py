@@ -104,27 +104,32 @@ def farthest_ascent(
     delta: Array,
     fisher: Callable[[Array], Array],  # (M, P) -> (M, P)
     most: float,
+    lift: Array | float = 0.0,  # (M,) by which the ascent raises the values besides what the normals say
 ) -> Array:
-    """The factor u, from 1 to `most`, by which the reward step may be lengthened so that its projection onto the costs
-    spends delta again.
+    """The factor u, from 1 / `most` to `most`, on the reward step with which its projection onto the costs gains most,
+    of those that spend at most delta more than the projection of no step does.
 
     P(u s_1) maximises g.s - |s|^2 / 2u on the constraints, so g.s and the KL of it grow with u, and where it spends
     delta it is CPO's step: the most reward that the trust region and the costs allow, for any number of costs. With
-    u = 1 it is PCPO's, which gives away what the projection takes from the length of the step. A factor on a grid, a
-    little below the exact one: all are tried at once, in coordinates of the few directions there are.
+    u = 1 it is PCPO's, which gives away what the projection takes from the length of the step. Where the ascent raises
+    a cost by more than the normals say, taking that back is dear and the best factor may be less than 1. A factor on a
+    grid: all are tried at once, in coordinates of the few directions there are.
     """
     rows = jnp.concatenate([directions, ascent[None]])
     basis, images = _orthonormal_rows(rows, fisher(rows))
     along, coordinates = images @ ascent, normals @ basis.T
-    gram = coordinates @ coordinates.T
+    gram, rise = coordinates @ coordinates.T, coordinates @ along + lift
 
-    def spent(factor: Array) -> Array:
-        multipliers = halfspace_multipliers(gram, factor * (coordinates @ along) + values, (0,) * normals.shape[0])
-        return 0.5 * jnp.sum((factor * along - multipliers @ coordinates) ** 2)
+    def projected(factor: Array) -> Array:
+        multipliers = halfspace_multipliers(gram, factor * rise + values, (0,) * normals.shape[0])
+        return factor * along - multipliers @ coordinates
 
-    factors = most ** jnp.linspace(0.0, 1.0, 33)
-    fits = jax.vmap(spent)(factors) <= 1.001 * delta
-    return jnp.max(jnp.where(fits, factors, 1.0))
+    longer = most ** jnp.linspace(0.0, 1.0, 33)
+    factors = jnp.concatenate([1.0 / longer[:0:-1], longer])
+    steps = jax.vmap(projected)(factors)
+    spent = 0.5 * jnp.sum(steps**2, axis=1)
+    fits = spent <= 1.001 * delta + 0.5 * jnp.sum(projected(jnp.zeros(())) ** 2)
+    return factors[jnp.argmax(jnp.where(fits, steps @ along, -jnp.inf))]
 
 
 def _orthonormal_rows(rows: Array, images: Array) -> tuple[Array, Array]:

@@ -203,7 +203,18 @@ TASKS: dict[str, Task] = {
 # A user's own environment: the settings' own defaults, with projections bounded. Its cost may start far above the
 # limit, where an unbounded projection would leap; and its batches may be smaller than its network, whose Fisher matrix
 # then needs the whole batch and the damping that other libraries use.
-OWN_ENVIRONMENT: Mapping[str, Any] = {"projection_kl_bound": 0.01}
+OWN_ENVIRONMENT: Mapping[str, Any] = {"projection_kl_bound": 0.05}
+
+# The rows above are the paper's table. What helps every algorithm alike is the default, and the table one option away.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "spacerl": {"delta": 1e-2, "cost_gae_lambda": 0.95, "critic_steps": 5, "critic_sees_time": True},
+    "paper": {},
+}
+
+
+def preset_settings(task: str | None, preset: str) -> dict[str, Any]:
+    """Settings of a task that nobody gave, or of a user's own environment (None)."""
+    return {**(OWN_ENVIRONMENT if task is None else TASKS[task].settings), **PRESETS[preset]}
 
 
 def task_named(name: str) -> Task:

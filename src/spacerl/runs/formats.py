@@ -36,7 +36,8 @@ _HAD = {
     "space-joint": ("projection", "divergence", "threshold"),
     "space": ("line search", "projection", "divergence", "threshold", "pull"),
 }
-_YOUNGER_OPTIONS = {"ascent_factor": 1.0, "earned_trust": False}
+_YOUNGER_SETTINGS = {"start": "fresh", "preset": "paper"}
+_YOUNGER_OPTIONS = {"ascent_factor": 1.0, "earned_trust": False, "shrink_cost_gradients": False, "cost_margin": 0.5}
 
 
 def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
@@ -62,4 +63,4 @@ def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _before_younger_options(given: dict[str, Any]) -> dict[str, Any]:
     """What came after a config was written, with the values that leave its run as it was."""
-    return {"start": "fresh"} | (_YOUNGER_OPTIONS if given.get("algorithm") == "space" else {}) | given
+    return _YOUNGER_SETTINGS | (_YOUNGER_OPTIONS if given.get("algorithm") == "space" else {}) | given

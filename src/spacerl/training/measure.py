@@ -30,9 +30,14 @@ def measure_baselines(parts: Parts) -> tuple[BaselineMeasurement, dict[str, Any]
         return UNMEASURED, None
     summaries = [_summary_of(parts, baseline) for baseline in parts.baselines]
     summary: dict[str, Any] = summaries[0] | ({"all": summaries} if len(summaries) > 1 else {})
-    over = summary["J_C"] - summary["h_C"]
-    excess = over / summary["h_C"] if summary["h_C"] > 0 else math.copysign(math.inf, over) if over else 0.0
-    return BaselineMeasurement(summary["J_R"], excess if len(summaries) == 1 else math.nan), summary
+    return BaselineMeasurement(summary["J_R"], certain_excess(summary) if len(summaries) == 1 else math.nan), summary
+
+
+def certain_excess(summary: dict[str, Any]) -> float:
+    """By what part of h_C a baseline's cost exceeds it at least: its mean less two standard errors. Who hovers at a
+    limit with a cost that is rare and large would else be safe by one sample of episodes and unsafe by the next."""
+    over = summary["J_C"] - 2.0 * summary["J_C_error"] - summary["h_C"]
+    return over / summary["h_C"] if summary["h_C"] > 0 else math.copysign(math.inf, over) if over else 0.0
 
 
 def measuring(parts: Parts, purpose: int) -> Play:
@@ -51,6 +56,7 @@ def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
         "J_R": float(J_R.mean()),
         "J_R_error": float(J_R.std(ddof=1) / math.sqrt(J_R.size)),
         "J_C": float(J_C[:, worst].mean()),
+        "J_C_error": float(J_C[:, worst].std(ddof=1) / math.sqrt(J_R.size)),
         "h_C": config.cost_limit[worst],
         "episodes": play.episodes,
         "made_by": baseline.info,

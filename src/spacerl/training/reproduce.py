@@ -116,7 +116,7 @@ def commands(
         raise unknown_name("experiment", experiment, EXPERIMENTS)
     task, settings = EXPERIMENTS[experiment]
     batch = () if batch_size is None else ("--batch-size", str(batch_size))
-    common = [*batch, "--updates", str(updates), "--seeds", *map(str, seeds), "--quiet"]
+    common = ["--preset", "paper", *batch, "--updates", str(updates), "--seeds", *map(str, seeds), "--quiet"]
     return [
         [
             "sweep",

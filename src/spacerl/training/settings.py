@@ -9,10 +9,10 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from spacerl.algorithms import ALGORITHMS, Algorithm, Needs
-from spacerl.envs.tasks import OWN_ENVIRONMENT, task_named
+from spacerl.envs.tasks import preset_settings, task_named
 from spacerl.runs.config import (
     BOOKKEEPING,
     OWN_PREFIX,
@@ -60,7 +60,10 @@ def resolve(settings: Mapping[str, Any], algorithm: Algorithm | None = None) -> 
     """
     given = {name: plain(value) for name, value in settings.items() if value is not None}
     task = check_value("task", given.get("task", ""), str)
-    preset = OWN_ENVIRONMENT if is_own(task) else task_named(task).settings
+    if not is_own(task):
+        task_named(task)
+    named = check_value("preset", given.get("preset", "spacerl"), Literal["spacerl", "paper"])
+    preset = preset_settings(None if is_own(task) else task, named)
     name = check_value("algorithm", given.get("algorithm", "space"), str)
     allowed = _option_names(name) if algorithm is None else []
     for unknown in given:

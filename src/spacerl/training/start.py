@@ -22,7 +22,7 @@ from spacerl.rollout.adapter import JaxBatchEnv
 from spacerl.rollout.evaluate import episode_returns
 from spacerl.rollout.host import episodes, pack, sampling
 from spacerl.training.assemble import Parts
-from spacerl.training.measure import measure_baselines, measuring
+from spacerl.training.measure import certain_excess, measure_baselines, measuring
 from spacerl.training.programs import distribution_on
 from spacerl.training.update import Learner, initial_state, make_batch, policy_inputs, subsample_rows, with_policy
 from spacerl.types import Array, BatchEnv, InputError, Policy, Rollout, TrainState
@@ -83,7 +83,7 @@ def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
 
 
 def is_nearly_safe(summary: dict[str, Any]) -> bool:
-    return summary["J_C"] <= (1.0 + TOLERANCE) * summary["h_C"]
+    return certain_excess(summary) <= TOLERANCE
 
 
 def at_baseline(parts: Parts, state: TrainState, baseline: Policy) -> TrainState:

@@ -14,7 +14,14 @@ import jax.numpy as jnp
 from spacerl.algorithms.contract import Algorithm
 from spacerl.core.batching import for_each
 from spacerl.core.fisher import conjugate_gradient, fisher_product
-from spacerl.core.returns import advantages_and_returns, episode_sums, least_sums, step_indices, unaffected
+from spacerl.core.returns import (
+    advantages_and_returns,
+    contrast_of_halves,
+    episode_sums,
+    least_sums,
+    step_indices,
+    unaffected,
+)
 from spacerl.core.thresholds import relative_excess
 from spacerl.policies.family import PolicyFamily
 from spacerl.policies.normaliser import fresh_normaliser
@@ -145,6 +152,7 @@ def make_batch(learner: Learner, state: TrainState, rollout: Rollout, baseline_d
         J_C_error=errors[1 : K + 1],
         J_C_least=least_sums(signals, index, rollout.valid)[1 : K + 1],
         discounting=config.discount ** index.reshape(-1).astype(jnp.float32),
+        contrast=contrast_of_halves(index, rollout.valid).reshape(-1),
         episode_length=length,
     )
 
@@ -197,30 +205,53 @@ def discounted_surrogate(batch: Batch, dist: Any) -> Array:
     return batch.episode_length * (ratio * batch.weight * batch.discounting) @ batch.reward_advantage
 
 
-def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> tuple[Array, Array]:
-    """Gradients in theta of all surrogates, (1 + K + 1, P), and of J_R, (P,), from one pass through the policy."""
+class Gradients(NamedTuple):
+    """As `StepInputs` explains them."""
+
+    g: Array  # (P,)
+    gain: Array  # (P,)
+    a: Array  # (P,)
+    c: Array  # (K, P)
+    c_noise: Array  # (K, P)
+
+
+def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> Gradients:
+    """From one pass through the policy."""
+    noisy, K = learner.algorithm.needs.noise, len(learner.cost_names)
     dist, pull_back = jax.vjp(lambda t: learner.family.apply(t, batch.inputs), theta)
-    per_sample = jax.jacrev(lambda distribution: surrogates(learner, batch, distribution))(dist)
-    gradients = for_each(lambda cotangent: pull_back(cotangent)[0], per_sample)
+
+    def all_surrogates(distribution: Any) -> Array:
+        values = surrogates(learner, batch, distribution)
+        if not noisy:
+            return values
+        contrasted = surrogates(learner, batch._replace(weight=batch.weight * batch.contrast), distribution)
+        return jnp.concatenate([values, contrasted[1:-1]])
+
+    rows = for_each(lambda cotangent: pull_back(cotangent)[0], jax.jacrev(all_surrogates)(dist))
     if learner.config.discount == 1.0:
-        return gradients, gradients[0]
-    return gradients, pull_back(jax.grad(discounted_surrogate, argnums=1)(batch, dist))[0]
+        gain = rows[0]
+    else:
+        gain = pull_back(jax.grad(discounted_surrogate, argnums=1)(batch, dist))[0]
+    c = rows[1 : K + 1]
+    noise = rows[K + 2 :] if noisy else jnp.zeros_like(c)
+    return Gradients(g=rows[0], gain=gain, a=rows[K + 1], c=c, c_noise=noise)
 
 
 def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array, key: Any = None) -> StepInputs:
     """The only place where gradients, constraint values and the Fisher matrix are put into the step's units."""
     config, theta = learner.config, state.theta
-    gradients, gain = surrogate_gradients(learner, batch, theta)
+    gradients = surrogate_gradients(learner, batch, theta)
     h_C = jnp.array(config.cost_limit)
     row_weight = batch.weight[rows] / jnp.maximum(jnp.sum(batch.weight[rows]), 1e-30)
     subsample = batch.inputs[rows]
     product = fisher_product(lambda t: learner.family.apply(t, subsample), theta, row_weight, config.cg_damping)
     return StepInputs(
-        g=gradients[0],
-        gain=gain,
-        a=gradients[-1],
+        g=gradients.g,
+        gain=gradients.gain,
+        a=gradients.a,
         b=batch.J_D - learner.algorithm.threshold(state.algorithm),
-        c=gradients[1:-1],
+        c=gradients.c,
+        c_noise=gradients.c_noise,
         d=batch.J_C - h_C,
         solve=lambda rhs: conjugate_gradient(product, rhs, config.cg_iterations),
         fisher=product,
