@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from spacerl.policies.export import exporting, numpy_policy, onnx
-from spacerl.policies.export.exporting import export_policy
+from spacerl.policies.export.exporting import Forms, export_policy
+from spacerl.policies.export.original import ObservationPart
 from spacerl.policies.family import PolicyFamily
 from spacerl.types import ActionSpace, ImageSpec, InputError
 from support.learners import quick_jit
@@ -131,14 +132,20 @@ def test_the_numpy_file_draws_from_the_policy(name, tmp_path):
 def test_the_numpy_file_needs_numpy_only_and_says_what_it_is(tmp_path):
     family, theta, action = policy("image")
     path = tmp_path / "policy.py"
-    export_policy(family, theta, path, INFO, action, "pixels from 0 to 255")
+    export_policy(family, theta, path, INFO, action)
     program = (
         "import sys, runpy, numpy\nbefore = set(sys.modules)\nmade = runpy.run_path(sys.argv[1])\n"
         "new = {name.split('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)\n"
         "assert not new - {'numpy'}, new\nprint(made['__doc__'])"
     )
     said = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True).stdout
-    for part in ("own:task", "learned by space", "spacerl 0.", "9 x 8 x 2", "pixels from 0 to 255", "-2, 0 to 2, 10"):
+    for part in (
+        "own:task",
+        "learned by space",
+        "spacerl 0.",
+        "9 x 8 x 2 numbers, as the environment",
+        "-2, 0 to 2, 10",
+    ):
         assert part in said
     assert max(map(len, path.read_text().splitlines())) <= 120
 
@@ -167,7 +174,9 @@ def test_the_numpy_file_is_the_text_of_a_module_of_ours(tmp_path):
 def test_what_a_policy_says_of_itself_is_not_run(tmp_path):
     family, theta, action = policy("physical")
     info = {"task": '"""\nraise SystemExit("run")\n"""', "algorithm": "\\"}
-    export_policy(family, theta, tmp_path / "policy.py", info, action, 'from """ here \\')
+    parts = (ObservationPart(('from """ here \\',), "numbers", (4,)),)
+    export_policy(family, theta, tmp_path / "policy.py", info, action, Forms(parts))
+    assert imported(tmp_path / "policy.py").PARTS == [(('from """ here \\',), "numbers", (4,), (), ())]
     assert "raise SystemExit" in imported(tmp_path / "policy.py").__doc__
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from spacerl.algorithms.contract import Algorithm
 from spacerl.envs import make
-from spacerl.envs.tasks import task_named
-from spacerl.policies.files import read_policy
+from spacerl.envs.host.description import spaces_of_spec
+from spacerl.envs.tasks import TASKS, task_named
+from spacerl.policies.files import read_policy_and_spaces
 from spacerl.policies.loading import load_policy as load_checked
 from spacerl.policies.loading import locate
 from spacerl.policies.policy import NetworkPolicy
+from spacerl.rollout.acting import ActingPolicy, acting, forms_of
 from spacerl.runs.config import OWN_PREFIX, RunConfig, require_seed
 from spacerl.runs.folder import RunFolder
 from spacerl.training.assemble import Given, baseline_names
@@ -21,7 +23,7 @@ from spacerl.training.settings import read_config, resolve
 from spacerl.training.sinks import USUAL_LOGS, as_sinks
 from spacerl.training.sweep import sweep_runs
 from spacerl.training.train import Result, Watching, resume_run, train_run
-from spacerl.types import BatchEnv, Env, EnvSpec, InputError, JaxEnv
+from spacerl.types import Env, EnvSpec, InputError, JaxEnv
 
 # Training -------------------------------------------------------------------------------------------------------------
 
@@ -152,9 +154,24 @@ def _all_settings(
 # Policies of runs -----------------------------------------------------------------------------------------------------
 
 
-def load_policy(path: str | Path, task: str | None = None) -> NetworkPolicy:
-    """The policy of a run folder or policy file, or a shipped one such as ("reward", task="point-circle")."""
-    return read_policy(locate(str(path), task or ""), str(path))
+def load_policy(path: str | Path, task: str | None = None, *, seed: int | None = None) -> ActingPolicy:
+    """The policy of a run folder or policy file, or a shipped one such as ("reward", task="point-circle").
+
+    `policy.predict(obs, deterministic=False)` takes what the environment gives, Dict and image observations too, and
+    returns (action, state) as models of Stable-Baselines3 do. `seed` decides its random actions. Loading runs no code.
+    """
+    policy, spaces = read_policy_and_spaces(locate(str(path), task or ""), str(path))
+    return acting(policy, spaces or _spaces_of_task(task or policy.info.get("task", "")), seed)
+
+
+def _spaces_of_task(name: str) -> str:
+    """For files of earlier versions, which say nothing; "" for environments that are not ours, or not installed."""
+    if name not in TASKS or TASKS[name].jax_env is None:
+        return ""
+    try:
+        return spaces_of_spec(TASKS[name].make_jax_env().spec)
+    except ImportError:
+        return ""
 
 
 def make_env(task: str) -> JaxEnv:
@@ -184,18 +201,19 @@ def evaluate(
 def export(run: str | Path, out: str | Path, *, env: Any = None, cost: Any = None) -> float:
     """Write the newest policy of a run for use elsewhere: .onnx, .py (NumPy only) or .npz, by the name of `out`.
 
-    The file takes the environment's observations and gives actions in its units. Returns by how much it differs from
-    the policy at most, on random observations. `env` and `cost` are as for `evaluate`.
+    The file takes the environment's observations, states the order of their parts, and gives actions in its units: the
+    .py file by `predict(obs)`, as a model of Stable-Baselines3 does, and by `act(obs)`. Returns by how much it differs
+    from the policy at most, on random observations. `env` and `cost` are as for `evaluate`.
     """
     from spacerl.policies.export.exporting import export_policy
 
     config, made = _env_of_run(run, env, cost, lanes=1)
     try:
         policy = _policy_of_run(run, config, made.spec)
-        note = "as the environment gives them"
-        if isinstance(made, BatchEnv):
-            note += "; parts of a Dict or Tuple laid one after the other, discrete ones as one-hot vectors"
-        return export_policy(policy.family, policy.theta, out, policy.info, made.spec.action, note)
+        # Bounds that actions are not scaled to are the environment's to keep: clipped, the policy would be another one.
+        action = made.spec.action if made.spec.action.scaled else made.spec.action._replace(low=(), high=())
+        forms = forms_of(spaces_of_spec(made.spec))
+        return export_policy(policy.family, policy.theta, out, policy.info, action, forms)
     finally:
         made.close()
 

@@ -88,6 +88,7 @@ class EnvSpec:
     cost_names: tuple[str, ...] = ("cost",)
     obs_dtype: str = "float32"
     images: tuple[ImageSpec, ...] = ()
+    spaces: str = ""  # Gymnasium's spaces as text, where they say more than the shapes do (envs/host/description.py)
 
     def __post_init__(self) -> None:
         if not isinstance(self.action, ActionSpace):

@@ -14,13 +14,24 @@ from spacerl.runs.folder import POLICY_FORMAT, read_arrays, write_arrays
 from spacerl.types import Array, InputError
 
 
-def save_policy(path: Path, family: PolicyFamily, theta: Array, info: dict[str, Any], normaliser: Any = None) -> None:
-    """A policy on raw observations as named arrays and a plain description, with the statistics folded into it."""
+def save_policy(
+    path: Path, family: PolicyFamily, theta: Array, info: dict[str, Any], normaliser: Any = None, spaces: str = ""
+) -> None:
+    """A policy on raw observations as named arrays and a plain description, with the statistics folded into it.
+
+    `spaces` is what its environment observes and takes, so that the policy can act without it.
+    """
     arrays = {name: np.asarray(leaf) for name, leaf in family.named(theta, normaliser).items()}
-    write_arrays(path, arrays, {"format": POLICY_FORMAT, "spec": json.dumps(family.spec()), "info": json.dumps(info)})
+    described = {"spec": json.dumps(family.spec()), "info": json.dumps(info)} | ({"spaces": spaces} if spaces else {})
+    write_arrays(path, arrays, {"format": POLICY_FORMAT, **described})
 
 
 def read_policy(path: Path, name: str) -> NetworkPolicy:
+    return read_policy_and_spaces(path, name)[0]
+
+
+def read_policy_and_spaces(path: Path, name: str) -> tuple[NetworkPolicy, str]:
+    """The policy of a file, and the spaces of its environment; "" in a file of an earlier version."""
     arrays, metadata = read_arrays(path, POLICY_FORMAT, "policy file")
     try:
         family = family_of_spec(json.loads(metadata["spec"]))
@@ -29,4 +40,4 @@ def read_policy(path: Path, name: str) -> NetworkPolicy:
         raise InputError(f"policy file '{path}' is incomplete: {error!r}") from error
     if theta.shape != (family.parameters,):
         raise InputError(f"policy file '{path}' is inconsistent: its arrays do not have the shapes it declares")
-    return NetworkPolicy(family, theta, name, json.loads(metadata.get("info", "{}")))
+    return NetworkPolicy(family, theta, name, json.loads(metadata.get("info", "{}"))), metadata.get("spaces", "")

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from spacerl.envs.host.description import spaces_of_spec
 from spacerl.policies.files import save_policy
 from spacerl.policies.policy import NetworkPolicy
+from spacerl.rollout.acting import ActingPolicy, acting
 from spacerl.runs.folder import RunFolder, versions
 from spacerl.training.assemble import Parts
 from spacerl.training.checkpoint import to_arrays
@@ -187,15 +189,16 @@ def save_run(run: Run, state: TrainState) -> None:
     policy = trained_policy(run.parts, state)
     info = {"task": config.task, "algorithm": config.algorithm, "update": update}
     path = run.folder.path / "policy.safetensors"
-    save_policy(path, policy.family, policy.theta, info, state.normaliser or None)
+    save_policy(path, policy.family, policy.theta, info, state.normaliser or None, policy.spaces)
     if update == config.updates:
         write_trajectories(run.parts, policy, run.folder)
     run.folder.save_checkpoint(to_arrays(state), update)
 
 
-def trained_policy(parts: Parts, state: TrainState) -> NetworkPolicy:
+def trained_policy(parts: Parts, state: TrainState) -> ActingPolicy:
     name = f"{parts.config.algorithm}-{parts.config.task}"
-    return NetworkPolicy(parts.learner.family, raw_theta(parts.learner, state), name)
+    policy = NetworkPolicy(parts.learner.family, raw_theta(parts.learner, state), name)
+    return acting(policy, spaces_of_spec(parts.env.spec))
 
 
 def device_name() -> str:

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spacerl.policies.policy import FunctionPolicy, NetworkPolicy
+from spacerl.policies.policy import FunctionPolicy
+from spacerl.rollout.acting import ActingPolicy
 from spacerl.runs.config import require_new_folder
 from spacerl.runs.folder import RunFolder
 from spacerl.training.assemble import Given, Parts, assemble, reassemble
@@ -27,7 +28,7 @@ class Result:
 
     folder: Path
     metrics: list[dict[str, float]]
-    policy: NetworkPolicy
+    policy: ActingPolicy
 
     def __repr__(self) -> str:
         last = self.metrics[-1] if self.metrics else {}

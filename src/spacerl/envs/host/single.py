@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from spacerl.envs.host.costs import MissingCost, Named, cost_function, is_function
+from spacerl.envs.host.description import spaces_text
 from spacerl.envs.host.spaces import Observations, actions_of
 from spacerl.runs.names import names_python, python_object
 from spacerl.types import EnvSpec, InputError
@@ -181,6 +182,7 @@ class SingleEnv:
             cost_names=self.cost_names,
             obs_dtype=np.dtype(self.observations.dtype).name,
             images=self.observations.images,
+            spaces=spaces_text(self.env.observation_space, self.env.action_space, self.recipe.scaled),
         )
 
     @property

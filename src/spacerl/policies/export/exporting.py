@@ -16,13 +16,19 @@ import numpy as np
 
 import spacerl
 from spacerl.policies.export import npz, onnx, python
-from spacerl.policies.export.original import Original, Outputs, outputs
+from spacerl.policies.export.original import ActionPart, ObservationPart, Original, Outputs, outputs
 from spacerl.policies.family import PolicyFamily
 from spacerl.runs.folder import write_atomically
 from spacerl.types import ActionSpace, Array, InputError
 
 TOLERANCE = 1e-4  # of the largest number compared, or of 1: float32 summed in another order
-OBSERVATION_NOTE = "as the environment gives them"
+
+
+class Forms(NamedTuple):
+    """The parts of what an environment observes and takes; empty where it is one plain array."""
+
+    observation: tuple[ObservationPart, ...] = ()
+    action: tuple[ActionPart, ...] = ()
 
 
 class Format(NamedTuple):
@@ -45,20 +51,27 @@ def export_policy(
     path: str | Path,
     info: dict[str, Any],
     action: ActionSpace,
-    observation_note: str = OBSERVATION_NOTE,
+    forms: Forms = Forms(),  # noqa: B008  a record without state
 ) -> float:
     """Write the policy theta (of raw observations: folded) to `path`, in the format its suffix names.
 
-    `action` is the task's action space, which has the bounds; `observation_note` says what observations are. Returns
-    the largest difference between the outputs of the export and of the original; too large a one raises RuntimeError
-    and writes nothing.
+    `action` is the task's action space, which has the bounds; `forms` are what the environment gives and takes where
+    these are not plain arrays. Returns the largest difference between the outputs of the export and of the original;
+    too large a one raises RuntimeError and writes nothing.
     """
     path = Path(path)
     if path.suffix not in FORMATS:
         given = f"'{path.suffix}'" if path.suffix else "no suffix"
         raise InputError(f"cannot export to '{path}': it has {given}, allowed are {', '.join(FORMATS)}")
-    description = _description(family, info, action, observation_note)
-    original = Original(family=family, theta=theta, action=action, info=info, description=description)
+    original = Original(
+        family=family,
+        theta=theta,
+        action=action,
+        info=info,
+        description=_description(family, info, action, forms.observation),
+        observation_parts=forms.observation,
+        action_parts=forms.action,
+    )
     content = FORMATS[path.suffix].make(original)
     difference = _largest_difference(content, original, path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +82,9 @@ def export_policy(
 # What a file says about itself ---------------------------------------------------------------------------------------
 
 
-def _description(family: PolicyFamily, info: dict[str, Any], action: ActionSpace, observation_note: str) -> str:
+def _description(
+    family: PolicyFamily, info: dict[str, Any], action: ActionSpace, parts: tuple[ObservationPart, ...]
+) -> str:
     """What a reader of the file must know, in lines of at most 100 characters."""
     task = f" for the task {info['task']}" if info.get("task") else ""
     by = f", learned by {info['algorithm']}" if info.get("algorithm") else ""
@@ -82,12 +97,25 @@ def _description(family: PolicyFamily, info: dict[str, Any], action: ActionSpace
     lines = [
         f"A policy{task}{by}. Made by spacerl {spacerl.__version__}.",
         "",
-        f"Observations: {shape} numbers, {observation_note}.",
+        f"Observations: {shape} numbers, as the environment gives them{_order_of(parts)}.",
         f"Actions: {actions[action.kind]}.",
     ]
     if action.kind == "box" and action.low:
         lines += [f"Bounds: {_listed(action.low)} to {_listed(action.high)}."]
     return "\n".join(part for line in map(_harmless, lines) for part in textwrap.wrap(line, 100) or [""])
+
+
+def _order_of(parts: tuple[ObservationPart, ...]) -> str:
+    """The parts of a flat observation one after the other, by name."""
+    return "; one after the other: " + "; ".join(map(_part_in_words, parts)) if parts else ""
+
+
+def _part_in_words(part: ObservationPart) -> str:
+    name = ".".join(map(str, part.path)) or "the whole"
+    if part.kind == "one-hot":
+        return f"{name} (one-hot, {' + '.join(map(str, part.counts))} values from {_listed(part.starts)} on)"
+    size = " x ".join(map(str, part.shape)) or "1"
+    return f"{name} ({size}{', its channels moved to the end' if part.kind == 'channels-first' else ''})"
 
 
 def _listed(values: Any) -> str:

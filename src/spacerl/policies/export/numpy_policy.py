@@ -4,8 +4,11 @@ distribution(obs)  mean and standard deviation of the action (box),
                    or the probability of every value of an action (discrete, multidiscrete: side by side)
 act(obs)           the most likely action
 act(obs, rng)      a random one, with rng = numpy.random.default_rng(seed)
+predict(obs)       (action, None) as models of Stable-Baselines3 give them: a random action in the form that the
+                   environment's step takes; predict(obs, deterministic=True): the most likely one
 
-obs has the shape OBS_SHAPE; for a batch of observations (..., *OBS_SHAPE).
+obs is what the environment gives, or a flat array of the shape OBS_SHAPE: its parts one after the other in the order of
+PARTS. A batch has a leading axis on every part.
 
 Needs NumPy and nothing else. The weights are at the end of the file.
 """
@@ -13,6 +16,8 @@ Needs NumPy and nothing else. The weights are at the end of the file.
 from __future__ import annotations
 
 import base64
+import functools
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +31,11 @@ IMAGES: list[tuple[int, tuple[int, int, int], float, tuple[int, ...]]] = []
 NUMBERS = np.r_[0:1]
 # Dense layers.
 LAYERS = 1
+# Parts of the environment's observation in the order of a flat one: (where it is in a Dict or Tuple, its kind, its
+# shape, how many values each discrete number has, the least of each). Empty where observations are plain arrays.
+PARTS: list[tuple[tuple, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = []
+# Parts of the environment's action: (where it goes, its shape, its dtype, the least of each discrete number).
+ACTION_PARTS: list[tuple[tuple, tuple[int, ...], str, tuple[int, ...]]] = []
 
 
 def distribution(obs: np.ndarray) -> tuple[np.ndarray, np.ndarray] | np.ndarray:
@@ -42,6 +52,66 @@ def act(obs: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         return np.clip(action, ARRAYS["action.low"], ARRAYS["action.high"])
     actions = [_discrete_action(probabilities, rng) for probabilities in _by_action(_probabilities(obs))]
     return np.stack(actions, axis=-1) if KIND == "multidiscrete" else actions[0]
+
+
+def predict(obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False) -> tuple[Any, Any]:
+    """An action as the environment takes it, random unless `deterministic`, and `state` as it came."""
+    action = act(obs, None if deterministic else _generator())
+    return _environment_action(action), state
+
+
+@functools.cache
+def _generator() -> np.random.Generator:
+    return np.random.default_rng()
+
+
+def _environment_action(action: np.ndarray) -> Any:
+    if not ACTION_PARTS:
+        return action
+    values, used = {}, 0
+    rows = action[..., None] if KIND == "discrete" else action
+    for path, shape, dtype, starts in ACTION_PARTS:
+        width = int(np.prod(shape))
+        part = rows[..., used : used + width]
+        part = part + np.array(starts) if starts else np.rint(part) if np.dtype(dtype).kind in "iu" else part
+        values[path] = part.reshape((*rows.shape[:-1], *shape)).astype(dtype)
+        used += width
+    return _nested(values)
+
+
+def _nested(values: dict[tuple, Any]) -> Any:
+    if () in values:
+        return values[()]
+    keys = list(dict.fromkeys(path[0] for path in values))
+    inner = {key: _nested({path[1:]: value for path, value in values.items() if path[0] == key}) for key in keys}
+    return tuple(inner.values()) if all(isinstance(key, int) for key in keys) else inner
+
+
+def _flat(obs: Any) -> np.ndarray:
+    """What the environment gives, or a flat observation as it is, as (..., *OBS_SHAPE)."""
+    if not PARTS or (not isinstance(obs, (dict, tuple)) and not _is_part(np.asarray(obs), *PARTS[0])):
+        return np.asarray(obs, np.float32)
+    flat, batch = [], ()
+    for path, kind, shape, counts, starts in PARTS:
+        value = obs
+        for key in path:
+            value = value[key]
+        value = np.asarray(value)
+        batch = value.shape[: value.ndim - len(shape)]
+        if kind == "one-hot":
+            chosen = value.reshape(*batch, len(counts)).astype(int) - np.array(starts)
+            flat += [np.eye(count, dtype=np.float32)[chosen[..., i]] for i, count in enumerate(counts)]
+        else:
+            value = np.moveaxis(value, -3, -1) if kind == "channels-first" else value
+            flat.append(value.reshape(*batch, -1).astype(np.float32))
+    return np.concatenate(flat, axis=-1).reshape(*batch, *OBS_SHAPE)
+
+
+def _is_part(obs: np.ndarray, path: tuple, kind: str, shape: tuple[int, ...], *counted: tuple[int, ...]) -> bool:
+    """Whether an array is the only part of an observation rather than a flat one."""
+    if path or obs.shape[obs.ndim - len(shape) :] != shape:
+        return False
+    return obs.dtype.kind in "iu" if kind == "one-hot" else shape != OBS_SHAPE
 
 
 def _gaussian(obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +137,7 @@ def _discrete_action(probabilities: np.ndarray, rng: np.random.Generator | None)
 
 def _network(obs: np.ndarray) -> np.ndarray:
     """tanh layers, the last one linear."""
-    obs = np.asarray(obs, np.float32)
+    obs = _flat(obs)
     batch = obs.shape[: obs.ndim - len(OBS_SHAPE)]
     x = _features(obs.reshape(-1, int(np.prod(OBS_SHAPE))))
     for i in range(LAYERS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,25 @@ from spacerl.types import ActionSpace, Array
 Outputs = dict[str, np.ndarray]  # box: mean, std, action; otherwise probabilities
 
 
+class ObservationPart(NamedTuple):
+    """One part of what an environment observes, in the order of a flat observation."""
+
+    path: tuple[Any, ...]  # keys of a Dict and places in a Tuple that lead to it
+    kind: str  # numbers, channels-first (an image) or one-hot (discrete values)
+    shape: tuple[int, ...]
+    counts: tuple[int, ...] = ()  # one-hot: how many values each has, and the least of them
+    starts: tuple[int, ...] = ()
+
+
+class ActionPart(NamedTuple):
+    """One part of what an environment takes, in the order of a policy's numbers."""
+
+    path: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    starts: tuple[int, ...] = ()  # of discrete values: the least of each
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Original:
     family: PolicyFamily
@@ -23,6 +42,8 @@ class Original:
     action: ActionSpace  # the task's, which has the bounds
     info: dict[str, Any]
     description: str  # what a reader of the file must know
+    observation_parts: tuple[ObservationPart, ...] = ()
+    action_parts: tuple[ActionPart, ...] = ()
 
 
 def outputs(family: PolicyFamily, theta: Array, action: ActionSpace, obs: np.ndarray) -> Outputs:

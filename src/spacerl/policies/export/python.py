@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import importlib.util
 import inspect
+import json
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,23 @@ def _constants(original: Original) -> dict[str, str]:
         "IMAGES": _images(family),
         "NUMBERS": _numbers(family),
         "LAYERS": str(len(family.hidden) + 1),
+        "PARTS": _rows(original.observation_parts),
+        "ACTION_PARTS": _rows(original.action_parts),
         "ARRAYS": f"{{\n{weights}}}",
     }
+
+
+def _rows(parts: Sequence[tuple[Any, ...]]) -> str:
+    """Plain tuples, a line each."""
+    return "[\n" + "".join(f"    {_text(tuple(part))},\n" for part in parts) + "]" if parts else "[]"
+
+
+def _text(value: Any) -> str:
+    """A tuple of texts, numbers and tuples as Python code, with double quotes; keys of a Dict are texts or numbers."""
+    if isinstance(value, tuple):
+        inner = ", ".join(map(_text, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return json.dumps(value) if isinstance(value, str) else repr(int(value))
 
 
 def _filled(source: str, name: str, value: str) -> str:
