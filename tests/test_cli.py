@@ -203,7 +203,30 @@ def test_evaluate_prints_both_policies_with_intervals_and_the_limit(capsys, run)
         assert f"{report[mode]['J_R']['mean']:.4f}" in printed
         assert f"{cost['mean']:.4f}" in printed
         assert f"± {cost['interval']:.4f}" in printed
-        assert ("within" if cost["mean"] <= 5 else "above") + " h_C = 5" in printed
+        words = {"within": "within h_C = 5", "above": "above h_C = 5", "at": "at its limit h_C = 5"}
+        assert words[cost["verdict"]] in printed
+
+
+def test_evaluate_prints_and_writes_json_and_says_how_far_it_is(capsys, run):
+    main(["evaluate", "run", "--episodes", "stochastic=30", "deterministic=3", "--json", "--out", "new/numbers.json"])
+    printed, said = capsys.readouterr()
+    report = json.loads(printed)
+    assert report == json.loads(Path("new/numbers.json").read_text())
+    assert report == spacerl.evaluate("run", episodes={"stochastic": 30, "deterministic": 3})
+    assert (report["stochastic"]["episodes"], report["deterministic"]["episodes"]) == (30, 3)
+    assert "stochastic: 30 episodes in one program" in said
+    main(["evaluate", "run", "--episodes", "deterministic=1", "--json", "--quiet"])
+    printed, said = capsys.readouterr()
+    assert json.loads(printed)["deterministic"]["J_R"]["std"] is None  # JSON has no NaN
+    assert "stochastic" not in json.loads(printed)
+    assert not said
+
+
+def test_evaluate_says_what_is_wrong_with_episodes(capsys, run):
+    for given in ("many", "stochastic", "random=3", "stochastic=0", "0"):
+        with pytest.raises(SystemExit):
+            main(["evaluate", "run", "--episodes", given])
+        assert "spacerl: " in capsys.readouterr().err
 
 
 def test_report_writes_a_page_into_the_run_or_where_told(capsys, run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 import jax
@@ -12,13 +13,25 @@ import pytest
 from safetensors.numpy import load_file
 
 import spacerl
+from spacerl.cli import main
 from spacerl.core.distributions import Gaussian
 from spacerl.policies.policy import NetworkPolicy, RulePolicy
-from spacerl.rollout.evaluate import Play, episode_returns, episode_sums, evaluate_policy, play_on_device, summarise
+from spacerl.rollout.adapter import JaxBatchEnv
+from spacerl.rollout.evaluate import (
+    Play,
+    episode_returns,
+    episode_sums,
+    evaluate_policy,
+    play_episodes,
+    play_on_device,
+    summarise,
+    verdict,
+)
 from spacerl.runs.folder import RunFolder
 from spacerl.training.assemble import reassemble
 from spacerl.training.settings import read_config
 from support.learners import Toy
+from support.runs import made
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -130,6 +143,35 @@ def test_a_policy_that_cannot_be_compiled_plays_the_same_episodes():
     assert np.array_equal(called[1][:, 1], lengths * (lengths - 1) / 2)
 
 
+@pytest.mark.parametrize(
+    ("mean", "interval", "said"),
+    [(0.5015, 0.028, "at"), (0.45, 0.028, "within"), (0.54, 0.028, "above"), (0.6, math.nan, "above"), (0.5, 0, "at")],
+)
+def test_a_cost_is_at_its_limit_where_its_interval_holds_it(mean, interval, said):
+    assert verdict(mean, interval, 0.5) == said
+
+
+def test_returns_and_lengths_are_those_of_the_episodes():
+    lengths = lengths_played(3)
+    played = play_episodes(Countdown(), STOCHASTIC, 0.9, PLAY._replace(deterministic=True))
+    assert np.array_equal(played.episode_length, lengths)
+    assert played.episode_return == pytest.approx(np.array([10.0 * n * (n + 1) / 2 for n in lengths]))
+
+
+def test_episodes_on_the_host_are_summed_as_those_on_the_device_are():
+    heard = []
+    batch = JaxBatchEnv(Countdown(), 7)
+    play = Play(40, 5, seed=3, deterministic=True)
+    played = play_episodes(batch, STOCHASTIC, 0.9, play, heard.append)
+    lengths = played.episode_length.astype(int)
+    assert heard[-1] == 40
+    assert sorted(heard) == heard
+    assert len(set(lengths)) > 2
+    assert played.J_R == pytest.approx([sum(10.0 * (n - t) * 0.9**t for t in range(n)) for n in lengths], rel=1e-6)
+    assert played.episode_return == pytest.approx([10.0 * n * (n + 1) / 2 for n in lengths])
+    assert np.array_equal(played.J_C, np.stack([lengths, lengths * (lengths - 1) / 2], axis=1))
+
+
 def test_one_episode_has_no_spread():
     summary = summarise(np.array([3.0]))
     assert summary["mean"] == 3.0
@@ -162,6 +204,9 @@ def test_the_logged_cost_is_the_cost_of_the_policy_that_acted(run, parts):
     assert row["J_C_error"] == pytest.approx(J_C.std() / math.sqrt(400), rel=0.3)
     assert abs(row["J_R"] - J_R.mean()) < 4 * J_R.std() * math.sqrt(1 / 4000 + 1 / 400)
     assert row["J_C"] > 1.0, "a policy without cost would prove nothing"
+    returns = play_episodes(parts.env, policy, 0.995, Play(4000, 50, seed=99)).episode_return
+    assert abs(row["episode_return"] - returns.mean()) < 4 * returns.std() * math.sqrt(1 / 4000 + 1 / 400)
+    assert abs(row["episode_return"]) > 1.05 * abs(row["J_R"]), "the discount makes a difference"
 
 
 def test_evaluate_plays_the_newest_policy_of_the_run(run, parts):
@@ -173,6 +218,30 @@ def test_evaluate_plays_the_newest_policy_of_the_run(run, parts):
     assert report["stochastic"]["J_C"]["outside_walls"]["mean"] == pytest.approx(J_C.mean(), rel=1e-4)
     assert report["stochastic"]["J_C"]["outside_walls"]["limit"] == 5.0
     assert report["stochastic"] != report["deterministic"]
+
+
+def test_evaluate_shows_the_baseline_played_or_as_it_was_measured(tmp_path, capsys):
+    given = {"task": "point-circle", "algorithm": "space-printed"}
+    folder = made(tmp_path / "shipped", baseline="near", **given)
+    (played,) = spacerl.evaluate(folder, episodes=200)["baselines"]
+    expected = play_episodes(spacerl.make_env("point-circle"), spacerl.load_policy("near", task="point-circle"),
+                             0.995, Play(200, 50, seed=1))  # fmt: skip
+    assert (played["name"], played["recorded"]) == ("near", False)
+    assert played["J_R"]["mean"] == pytest.approx(expected.J_R.mean(), rel=1e-4)
+    main(["evaluate", str(folder), "--episodes", "deterministic=20", "--quiet"])
+    assert "pi_B near " in capsys.readouterr().out
+    # Its baseline is gone: what was measured of it before training is shown, and is said to be that.
+    config = json.loads((folder / "config.json").read_text()) | {"baseline": ["gone.safetensors"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    costs = {"outside_walls": {"J_C": 9.0, "h_C": 5.0}}
+    measured = {"name": "gone", "J_R": 7.5, "J_R_error": 0.5, "J_C": 9.0, "h_C": 5.0, "costs": costs, "episodes": 30}
+    (folder / "baseline.json").write_text(json.dumps(measured))
+    (recorded,) = spacerl.evaluate(folder, episodes=20)["baselines"]
+    assert recorded["recorded"]
+    assert (recorded["J_R"]["mean"], recorded["J_R"]["interval"]) == (7.5, pytest.approx(0.98))
+    assert recorded["J_C"]["outside_walls"]["verdict"] == "above"
+    main(["evaluate", str(folder), "--episodes", "20", "--quiet"])
+    assert "pi_B gone, as measured before training" in capsys.readouterr().out
 
 
 def test_evaluate_takes_the_seed_and_the_number_of_episodes(run):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from spacerl.algorithms.contract import Algorithm
 from spacerl.envs import make
@@ -23,7 +23,9 @@ from spacerl.training.settings import read_config, resolve
 from spacerl.training.sinks import USUAL_LOGS, as_sinks
 from spacerl.training.sweep import sweep_runs
 from spacerl.training.train import Result, Watching, resume_run, train_run
-from spacerl.types import Env, EnvSpec, InputError, JaxEnv
+from spacerl.types import Env, EnvSpec, InputError, JaxEnv, unknown_name
+
+Which = Literal["last", "best"]
 
 # Training -------------------------------------------------------------------------------------------------------------
 
@@ -154,14 +156,17 @@ def _all_settings(
 # Policies of runs -----------------------------------------------------------------------------------------------------
 
 
-def load_policy(path: str | Path, task: str | None = None, *, seed: int | None = None) -> ActingPolicy:
+def load_policy(
+    path: str | Path, task: str | None = None, *, policy: Which = "last", seed: int | None = None
+) -> ActingPolicy:
     """The policy of a run folder or policy file, or a shipped one such as ("reward", task="point-circle").
 
     `policy.predict(obs, deterministic=False)` takes what the environment gives, Dict and image observations too, and
-    returns (action, state) as models of Stable-Baselines3 do. `seed` decides its random actions. Loading runs no code.
+    returns (action, state) as models of Stable-Baselines3 do. `policy` is the last one of a run, or the best of those
+    that were evaluated to keep the limits. `seed` decides its random actions. Loading runs no code.
     """
-    policy, spaces = read_policy_and_spaces(locate(str(path), task or ""), str(path))
-    return acting(policy, spaces or _spaces_of_task(task or policy.info.get("task", "")), seed)
+    read, spaces = read_policy_and_spaces(locate(str(path), task or "", policy), str(path))
+    return acting(read, spaces or _spaces_of_task(task or read.info.get("task", "")), seed)
 
 
 def _spaces_of_task(name: str) -> str:
@@ -180,26 +185,55 @@ def make_env(task: str) -> JaxEnv:
 
 
 def evaluate(
-    run: str | Path, *, episodes: int = 1000, seed: int = 1, env: Any = None, cost: Any = None
+    run: str | Path,
+    *,
+    episodes: int | Mapping[str, int] = 1000,
+    seed: int = 1,
+    policy: Which = "last",
+    env: Any = None,
+    cost: Any = None,
+    baseline: Any = None,
+    trust: bool = False,
+    progress: bool = False,
 ) -> dict[str, Any]:
-    """Play the newest policy of a run: mean, standard deviation and 95 % interval of J_R and J_C, stochastic and not.
+    """Play a policy of a run: mean, standard deviation and 95 % interval of J_R, return, length and every J_C.
 
+    `episodes` is a number for each mode, or a dictionary: {"stochastic": 1000, "deterministic": 100}; 0 leaves one out.
+    `policy` is the last or the best. Its baselines play the stochastic episodes too; one that cannot be loaded (a
+    function that is not passed as `baseline`, a file that needs `trust`) is given as it was measured before training.
     The environment is built as in training; one that was passed to `train` as an object is passed here again.
     """
-    from spacerl.rollout.evaluate import Play, evaluate_policy
+    from spacerl.training.judging import Judging, judge_run
 
-    _require_episodes(episodes, seed)
+    counts = _episodes_of_modes(episodes)
+    require_seed(seed)
     config, made = _env_of_run(run, env, cost)
     try:
-        policy = _policy_of_run(run, config, made.spec)
-        play = Play(episodes, config.rollout_length, seed)
-        return evaluate_policy(made, policy, config.cost_limit, config.discount, play)
+        judged = _policy_of_run(run, config, made.spec, policy)
+        judging = Judging(RunFolder.open(run), config, made, counts, seed, baseline, trust, progress)
+        return {"run": str(run), "policy": policy, "update": judged.info.get("update"), **judge_run(judging, judged)}
     finally:
         made.close()
 
 
-def export(run: str | Path, out: str | Path, *, env: Any = None, cost: Any = None) -> float:
-    """Write the newest policy of a run for use elsewhere: .onnx, .py (NumPy only) or .npz, by the name of `out`.
+def _episodes_of_modes(episodes: int | Mapping[str, int]) -> dict[str, int]:
+    from spacerl.rollout.evaluate import MODES
+
+    given: dict[str, int] = {mode: episodes for mode in MODES} if isinstance(episodes, int) else dict(episodes)
+    for mode, count in given.items():
+        if mode not in MODES:
+            raise unknown_name("mode of episodes", mode, MODES)
+        least = 0 if isinstance(episodes, Mapping) else 1
+        if not isinstance(count, int) or isinstance(count, bool) or count < least:
+            raise InputError(f"episodes is {count}: allowed is a whole number of at least {least}")
+    counts = {mode: given.get(mode, 0) for mode in MODES}
+    if not any(counts.values()):
+        raise InputError(f"episodes is 0 for every mode: give at least one to {' or '.join(MODES)}")
+    return counts
+
+
+def export(run: str | Path, out: str | Path, *, policy: Which = "last", env: Any = None, cost: Any = None) -> float:
+    """Write the last policy of a run, or its best: .onnx, .py (NumPy only) or .npz, by the name of `out`.
 
     The file takes the environment's observations, states the order of their parts, and gives actions in its units: the
     .py file by `predict(obs)`, as a model of Stable-Baselines3 does, and by `act(obs)`. Returns by how much it differs
@@ -209,11 +243,11 @@ def export(run: str | Path, out: str | Path, *, env: Any = None, cost: Any = Non
 
     config, made = _env_of_run(run, env, cost, lanes=1)
     try:
-        policy = _policy_of_run(run, config, made.spec)
+        exported = _policy_of_run(run, config, made.spec, policy)
         # Bounds that actions are not scaled to are the environment's to keep: clipped, the policy would be another one.
         action = made.spec.action if made.spec.action.scaled else made.spec.action._replace(low=(), high=())
         forms = forms_of(spaces_of_spec(made.spec))
-        return export_policy(policy.family, policy.theta, out, policy.info, action, forms)
+        return export_policy(exported.family, exported.theta, out, exported.info, action, forms)
     finally:
         made.close()
 
@@ -224,20 +258,24 @@ def film(
     *,
     episodes: int = 1,
     seed: int = 1,
+    policy: Which = "last",
     beside_baseline: bool = False,
+    trust: bool = False,
     env: Any = None,
     cost: Any = None,
 ) -> Path:
-    """Film the newest policy of a run, stochastic as in training: an .mp4 (extra `video`) or a .gif.
+    """Film the last policy of a run, or its best, stochastic as in training: an .mp4 (extra `video`) or a .gif.
 
     No screen is needed. Reward and costs so far are written below the image, a cost above its limit in red.
-    `beside_baseline` shows pi_B in the same episodes to the left of it. `env` and `cost` are as for `evaluate`.
+    `beside_baseline` shows pi_B in the same episodes to the left of it, with `trust` also from a file that can run code
+    when it is loaded. `env` and `cost` are as for `evaluate`.
     """
     from spacerl.rollout.film import Film, film_run
 
     _require_episodes(episodes, seed)
     config = RunFolder.open(run).config()
-    return film_run(Film(Path(run), config, episodes, seed, beside_baseline, env, cost), Path(out))
+    shown = locate(str(run), config.task, policy)
+    return film_run(Film(Path(run), config, episodes, seed, shown, beside_baseline, trust, env, cost), Path(out))
 
 
 def report(runs: Sequence[str | Path], out: str | Path | None = None, title: str | None = None) -> Path:
@@ -262,8 +300,8 @@ def _env_of_run(run: str | Path, env: Any, cost: Any, lanes: int | None = None) 
     return config, make.make_env(config.task, config, env, cost, lanes)
 
 
-def _policy_of_run(run: str | Path, config: RunConfig, spec: EnvSpec) -> NetworkPolicy:
-    """The newest policy of a run, checked against its environment."""
-    policy = load_checked(str(run), config.task, spec)
+def _policy_of_run(run: str | Path, config: RunConfig, spec: EnvSpec, which: str) -> NetworkPolicy:
+    """The last or the best policy of a run, checked against its environment."""
+    policy = load_checked(str(locate(str(run), "", which)), config.task, spec)
     assert isinstance(policy, NetworkPolicy)
     return policy

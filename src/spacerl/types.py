@@ -300,6 +300,7 @@ class Batch(NamedTuple):
     discounting: Array  # (B,) discount of the reward to the power of the step within the episode: its weight in J_R
     contrast: Array  # (B,) factors on `weight` that make of a mean a sample of its error, see `contrast_of_halves`
     episode_length: Array  # () mean number of steps
+    episode_return: Array  # () mean undiscounted episode reward
 
 
 class StepInputs(NamedTuple):

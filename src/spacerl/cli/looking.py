@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from tyro.conf import Positional
 
@@ -13,44 +17,112 @@ from spacerl.types import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Play the newest policy of a run: J_R and every J_C with 95 % intervals."""
+    """Play a policy of a run, and its baselines: J_R, return and every J_C with 95 % intervals."""
 
     run: Positional[Path]
     """Run folder."""
-    episodes: int = 1000
-    """Episodes to play, for the stochastic and for the deterministic policy each."""
+    episodes: tuple[str, ...] = ("1000",)
+    """Episodes to play in each mode, or stochastic=N deterministic=N; 0 leaves one out."""
+    policy: Literal["last", "best"] = "last"
+    """The last policy, or the best one that an evaluation found to keep the limits."""
     seed: int = 1
     """Seed of the episodes."""
+    json: bool = False
+    """Print the numbers as JSON."""
+    out: Path | None = None
+    """Also write them to a JSON file."""
+    trust: bool = False
+    """Load baselines from files that can run code when they are loaded."""
     video: Path | None = None
     """Also film an episode of the stochastic policy: an .mp4 or .gif file."""
     video_episodes: int = 1
     """Episodes to film."""
     video_baseline: bool = False
     """Film the run's baseline beside it, in the same episodes."""
+    quiet: bool = False
+    """No progress."""
 
     def __call__(self) -> None:
         from spacerl.api import evaluate
+        from spacerl.runs.folder import write_atomically
 
         if self.video is not None:
             from spacerl.api import film
 
             shown = {"episodes": self.video_episodes, "seed": self.seed, "beside_baseline": self.video_baseline}
-            print(f"video: {film(self.run, self.video, **shown)}")
-        report = evaluate(self.run, episodes=self.episodes, seed=self.seed)
-        rows = []
-        for mode in ("stochastic", "deterministic"):
-            rows.append((mode, "J_R", report[mode]["J_R"], ""))
-            for name, cost in report[mode]["J_C"].items():
-                verdict = "within" if cost["mean"] <= cost["limit"] else "above"
-                rows.append(("", f"J_C {name}", cost, f"{verdict} h_C = {cost['limit']:g}"))
-        print_table(
-            f"{report['episodes']} episodes of {self.run}",
-            ("policy", "quantity", "mean", "95 % interval", "standard deviation", ""),
-            [
-                (mode, what, f"{v['mean']:.4f}", f"± {v['interval']:.4f}", f"{v['std']:.4f}", note)
-                for mode, what, v, note in rows
-            ],
-        )
+            made = film(self.run, self.video, policy=self.policy, trust=self.trust, **shown)
+            print(f"video: {made}", file=sys.stderr if self.json else sys.stdout)
+        asked = {"episodes": parse_episodes(self.episodes), "seed": self.seed, "policy": self.policy}
+        report = evaluate(self.run, trust=self.trust, progress=not self.quiet, **asked)
+        if self.out is not None:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.out, as_json(report))
+        if self.json:
+            print(as_json(report), end="")
+        else:
+            print_evaluation(report)
+
+
+def parse_episodes(texts: Sequence[str]) -> int | dict[str, int]:
+    """A number for every mode, or MODE=NUMBER for each."""
+    try:
+        if len(texts) == 1 and "=" not in texts[0]:
+            return int(texts[0])
+        return {mode: int(count) for mode, _, count in (text.partition("=") for text in texts)}
+    except ValueError:
+        given = " ".join(texts)
+        raise InputError(
+            f"episodes is '{given}': allowed is a whole number, or stochastic=NUMBER deterministic=NUMBER"
+        ) from None
+
+
+def as_json(report: dict[str, Any]) -> str:
+    """JSON has no NaN: what was not measured is null."""
+    return json.dumps(_without_nan(report), indent=2) + "\n"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+VERDICTS = {"within": "within h_C = {:g}", "above": "above h_C = {:g}", "at": "at its limit h_C = {:g}"}
+
+
+def print_evaluation(report: dict[str, Any]) -> None:
+    rows = []
+    played = [(mode, report[mode]) for mode in ("stochastic", "deterministic") if mode in report]
+    for each in report["baselines"]:
+        source = ", as measured before training" if each["recorded"] else ""
+        played.append((f"pi_B {each['name']}{source}", each))
+    for name, values in played:
+        quantities = [(what, values[key], "") for what, key in EVALUATED.items()]
+        for cost, value in values["J_C"].items():
+            quantities.append((f"J_C {cost}", value, VERDICTS[value["verdict"]].format(value["limit"])))
+        for number, (what, value, note) in enumerate(quantities):
+            rows.append((name if number == 0 else "", what, *_figures(value), note))
+    counts = ", ".join(f"{name} {values['episodes']}" for name, values in played if values["episodes"])
+    update = "" if report["update"] is None else f", update {report['update']}"
+    print_table(
+        f"{report['policy']} policy of {report['run']}{update}; episodes: {counts}",
+        ("policy", "quantity", "mean", "95 % interval", "standard deviation", ""),
+        rows,
+    )
+
+
+EVALUATED = {"J_R": "J_R", "return": "episode_return", "length": "episode_length"}
+
+
+def _figures(value: dict[str, Any]) -> tuple[str, str, str]:
+    mean, interval, std = (value[key] for key in ("mean", "interval", "std"))
+    return (
+        "–" if math.isnan(mean) else f"{mean:.4f}",
+        "" if math.isnan(interval) else f"± {interval:.4f}",
+        "" if math.isnan(std) else f"{std:.4f}",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +133,13 @@ class Export:
     """Run folder."""
     out: Positional[Path]
     """File to write: .onnx, .py (NumPy only) or .npz (arrays only)."""
+    policy: Literal["last", "best"] = "last"
+    """The last policy, or the best one that an evaluation found to keep the limits."""
 
     def __call__(self) -> None:
         from spacerl.api import export
 
-        difference = export(self.run, self.out)
+        difference = export(self.run, self.out, policy=self.policy)
         print(f"{self.out}: differs from the policy by at most {difference:.1e} on random observations")
 
 

@@ -18,8 +18,10 @@ from spacerl.envs.tasks import TASKS
 from spacerl.policies.files import read_policy
 from spacerl.policies.foreign import FOREIGN_KINDS, Foreign, from_callable, load_foreign
 from spacerl.policies.policy import FunctionPolicy, NetworkPolicy, RulePolicy
+from spacerl.runs.folder import RunFolder
 from spacerl.types import EnvSpec, InputError, Policy, unknown_name
 
+WHICH = ("last", "best")  # policies that a run keeps
 POLICIES = NetworkPolicy | RulePolicy | FunctionPolicy
 
 
@@ -62,8 +64,10 @@ def rules_of(task: str) -> list[str]:
     return list(TASKS[task].rules) if task in TASKS else []
 
 
-def locate(given: str, task: str) -> Path:
-    """The policy file that a shipped kind, a run folder or a path names."""
+def locate(given: str, task: str, which: str = "last") -> Path:
+    """The policy file that a shipped kind, a run folder or a path names; of a run the last policy or the best one."""
+    if which not in WHICH:
+        raise unknown_name("policy of a run", which, WHICH)
     available = TASKS[task].shipped() if task in TASKS else {}
     if given in available:
         return available[given]
@@ -73,7 +77,11 @@ def locate(given: str, task: str) -> Path:
             raise InputError(
                 f"baseline '{given}' is a folder without policy.safetensors: give a run folder or a policy file"
             )
-        return path / "policy.safetensors"
+        if which == "best" and not RunFolder(path).best_path.is_file():
+            raise InputError(
+                f"run '{given}' has no best policy: one is kept from its first evaluation on (--evaluate-every)"
+            )
+        return RunFolder(path).best_path if which == "best" else path / "policy.safetensors"
     if path.is_file():
         return path
     raise unknown_name(

@@ -13,8 +13,10 @@ import numpy as np
 from spacerl.core.distributions import DISTRIBUTIONS
 from spacerl.rollout.adapter import JaxBatchEnv
 from spacerl.rollout.device import likeliest_action, random_action, unroll
-from spacerl.rollout.host import episodes, sampling, ticks
+from spacerl.rollout.host import sampling, ticks
 from spacerl.types import STEP, Array, BatchEnv, Env, JaxEnv, Policy
+
+MODES = ("stochastic", "deterministic")
 
 
 class Play(NamedTuple):
@@ -103,24 +105,54 @@ def episode_sums(rewards: Any, costs: Any, discount: float) -> tuple[np.ndarray,
     return np.einsum("t,tn->n", powers, np.asarray(rewards, np.float64)), np.asarray(costs, np.float64).sum(0)
 
 
+class Played(NamedTuple):
+    """Sums of N whole episodes."""
+
+    J_R: np.ndarray  # (N,) discounted reward
+    J_C: np.ndarray  # (N, K) undiscounted costs
+    episode_return: np.ndarray  # (N,) undiscounted reward
+    episode_length: np.ndarray  # (N,) steps
+
+
 def episode_returns(env: Env, policy: Policy, discount: float, play: Play) -> tuple[np.ndarray, np.ndarray]:
     """J_R (N,) and every J_C (N, K) of fresh episodes, whoever steps the environment."""
+    played = play_episodes(env, policy, discount, play)
+    return played.J_R, played.J_C
+
+
+def play_episodes(
+    env: Env, policy: Policy, discount: float, play: Play, told: Callable[[int], None] | None = None
+) -> Played:
+    """Sums of fresh episodes, whoever steps the environment. `told` hears on the host how many are done."""
     if isinstance(env, BatchEnv):
-        return _host_returns(env, policy, discount, play)
-    rewards, costs, *_ = (play_on_device if policy.compiles else play_by_ticks)(env, policy, play)
-    return episode_sums(rewards, costs, discount)
+        return _host_sums(env, policy, discount, play, told)
+    rewards, costs, valid, _ = (play_on_device if policy.compiles else play_by_ticks)(env, policy, play)
+    J_R, J_C = episode_sums(rewards, costs, discount)
+    return Played(J_R, J_C, np.asarray(rewards, np.float64).sum(0), np.asarray(valid).sum(0))
 
 
-def _host_returns(env: BatchEnv, policy: Policy, discount: float, play: Play) -> tuple[np.ndarray, np.ndarray]:
+def _host_sums(
+    env: BatchEnv, policy: Policy, discount: float, play: Play, told: Callable[[int], None] | None
+) -> Played:
+    """Episodes are summed while they are played: nothing else of them is kept."""
     act = sampling(policy, env.spec.action.size, env.lanes, play.seed, play.deterministic)
-    played = episodes(env, act, play.seed, play.length, count=play.episodes)
+    sums, finished = np.zeros((env.lanes, 3 + len(env.spec.cost_names))), []
+    for moment in ticks(env, act, play.seed, play.length, count=play.episodes):
+        stepped = np.flatnonzero(moment.command == STEP)
+        reward = np.asarray(moment.result.reward, np.float64)[stepped]
+        sums[stepped, 0] += discount ** sums[stepped, 2] * reward
+        sums[stepped, 1] += reward
+        sums[stepped, 2] += 1
+        sums[stepped, 3:] += moment.result.cost[stepped]
+        ended = np.flatnonzero(moment.ended)
+        finished += [sums[lane].copy() for lane in ended]
+        sums[ended] = 0.0
+        sums[np.asarray(moment.result.lost, bool)] = 0.0  # an episode that was lost to a fault begins anew
+        if told is not None and len(ended):
+            told(len(finished))
     env.counts()  # faults on the way are not those of an update
-    J_R, J_C = [], []
-    for lane, start, stop in played.episodes:
-        rewards = played.reward[start:stop, lane].astype(np.float64)
-        J_R.append(discount ** np.arange(stop - start) @ rewards)
-        J_C.append(played.cost[start:stop, lane].astype(np.float64).sum(0))
-    return np.array(J_R), np.array(J_C)
+    table = np.array(finished)
+    return Played(table[:, 0], table[:, 3:], table[:, 1], table[:, 2])
 
 
 def summarise(values: np.ndarray) -> dict[str, float]:
@@ -129,14 +161,43 @@ def summarise(values: np.ndarray) -> dict[str, float]:
     return {"mean": float(values.mean()), "std": spread, "interval": 1.96 * spread / math.sqrt(values.size)}
 
 
+def verdict(mean: float, interval: float, limit: float) -> str:
+    """Where a cost is: within its limit, above it, or at it where the interval of the mean holds the limit."""
+    if abs(mean - limit) <= interval:  # false where one episode has no interval
+        return "at"
+    return "within" if mean <= limit else "above"
+
+
+def measured(
+    env: Env,
+    policy: Policy,
+    cost_limit: tuple[float, ...],
+    discount: float,
+    play: Play,
+    told: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """What one policy earns and costs, with intervals, and where every cost is with respect to its limit."""
+    played = play_episodes(env, policy, discount, play, told)
+    costs = {}
+    for name, limit, values in zip(env.spec.cost_names, cost_limit, played.J_C.T, strict=True):
+        summary = summarise(values)
+        stands = verdict(summary["mean"], summary["interval"], limit)
+        costs[name] = {**summary, "limit": limit, "verdict": stands}
+    return {
+        "episodes": play.episodes,
+        "J_R": summarise(played.J_R),
+        "episode_return": summarise(played.episode_return),
+        "episode_length": summarise(played.episode_length),
+        "J_C": costs,
+    }
+
+
 def evaluate_policy(
     env: Env, policy: Policy, cost_limit: tuple[float, ...], discount: float, play: Play
 ) -> dict[str, Any]:
     """J_R and every J_C of the stochastic and of the deterministic policy."""
     report: dict[str, Any] = {"episodes": play.episodes, "seed": play.seed}
-    for mode in ("stochastic", "deterministic"):
-        J_R, J_C = episode_returns(env, policy, discount, play._replace(deterministic=mode == "deterministic"))
-        costs = zip(env.spec.cost_names, cost_limit, J_C.T, strict=True)
-        named = {name: {**summarise(values), "limit": limit} for name, limit, values in costs}
-        report[mode] = {"J_R": summarise(J_R), "J_C": named}
+    for mode in MODES:
+        chosen = play._replace(deterministic=mode == "deterministic")
+        report[mode] = measured(env, policy, cost_limit, discount, chosen)
     return report

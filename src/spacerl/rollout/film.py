@@ -35,7 +35,9 @@ class Film:
     config: RunConfig
     episodes: int
     seed: int
+    policy: Path  # its file
     beside_baseline: bool = False  # pi_B plays the same episodes to the left of the policy
+    trust: bool = False  # load pi_B from a file that can run code when it is loaded
     env: Any = None
     cost: Any = None
 
@@ -53,8 +55,8 @@ def film_run(film: Film, out: Path) -> Path:
         for name in [*config.baseline[:1], ""] if film.beside_baseline else [""]:
             env = filmed_env(film)
             close.callback(env.close)
-            how = Loading(config.baseline_std, config.baseline_exploration, env.as_given)
-            policy = load_policy(name or str(film.run), config.task, env.spec, how)
+            how = Loading(config.baseline_std, config.baseline_exploration, env.as_given, film.trust)
+            policy = load_policy(name or str(film.policy), config.task, env.spec, how)
             title = "" if not film.beside_baseline else f"pi_B ({Path(name).name})" if name else "learned from it"
             fps = frames_per_second(env)
             films.append(frames(film, env, policy, title, fps))

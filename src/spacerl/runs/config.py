@@ -172,12 +172,17 @@ class BaselineSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
-    """Checkpoints."""
+    """Checkpoints and evaluations."""
 
     checkpoint_every: Annotated[Count, Bookkeeping] = 10
     """Updates between checkpoints."""
     keep_checkpoints: Annotated[Count, Bookkeeping] = 3
     """Newest checkpoints kept; older ones are removed."""
+    evaluate_every: Annotated[int, Range(lambda x: x >= 0, "a whole number that is not negative"), Bookkeeping] = 10
+    """Updates between evaluations of the deterministic policy; the best one that keeps the limits is kept beside the
+    last. 0: none."""
+    evaluation_episodes: Annotated[Count, Bookkeeping] = 20
+    """Episodes of each evaluation, the same ones every time."""
 
 
 GROUPS = (

@@ -1,7 +1,7 @@
 """The run folder: the one place that knows, reads and writes its files. Atomic writes, no pickle, no jax.
 
 config.json  versions.json  metrics.csv  policy.safetensors  checkpoints/update-000060.safetensors
-baseline.json  trajectories.json  events/  report.html
+evaluations.csv  best.safetensors  baseline.json  trajectories.json  events/  report.html
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class RunFolder:
         self.metrics_path = self.path / "metrics.csv"
         self.baseline_path = self.path / "baseline.json"
         self.trajectories_path = self.path / "trajectories.json"
+        self.evaluations_path = self.path / "evaluations.csv"
+        self.best_path = self.path / "best.safetensors"
         self.checkpoints = self.path / "checkpoints"
 
     @classmethod
@@ -148,10 +150,7 @@ class RunFolder:
 
     def append_metrics(self, row: dict[str, float | int]) -> None:
         """One row, written whole; the header comes with the first."""
-        new = not self.metrics_path.exists() or self.metrics_path.stat().st_size == 0
-        text = (",".join(row) + "\n" if new else "") + ",".join(_cell(value) for value in row.values()) + "\n"
-        with open(self.metrics_path, "a", newline="") as file:
-            file.write(text)
+        append_row(self.metrics_path, row)
 
     def metrics_table(self) -> MetricsTable:
         """Every whole row so far, by column; empty before the first."""
@@ -170,6 +169,22 @@ class RunFolder:
                 f"'{self.metrics_path}' has fewer rows than its checkpoint has updates ({updates}): it was cut"
             )
         write_atomically(self.metrics_path, "".join(kept))
+
+    # Evaluations of the deterministic policy --------------------------------------------------------------------------
+
+    def append_evaluation(self, row: dict[str, float | int]) -> None:
+        append_row(self.evaluations_path, row)
+
+    def evaluations(self) -> list[dict[str, float | int]]:
+        """Every evaluation so far, in the order of the updates they followed."""
+        return list(read_metrics(self.evaluations_path).rows()) if self.evaluations_path.exists() else []
+
+    def keep_evaluations_until(self, updates: int) -> None:
+        """Drop those that a resumed run will make again."""
+        if self.evaluations_path.exists():
+            header, *lines = self.evaluations_path.read_text().splitlines()
+            kept = [line for line in lines if line.partition(",")[0].isdigit() and int(line.split(",")[0]) <= updates]
+            write_atomically(self.evaluations_path, "".join(f"{line}\n" for line in [header, *kept]) if kept else "")
 
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
@@ -208,6 +223,24 @@ class RunFolder:
         if not info.get("update", "").isdigit():
             raise InputError(f"checkpoint '{path}' is foreign: it does not say which update it is of")
         return arrays, int(info["update"])
+
+
+def append_row(path: Path, row: dict[str, float | int]) -> None:
+    """One row of a table, written whole. A table of an earlier version gets the columns that it lacks, empty so far."""
+    header = []
+    if path.exists():
+        with open(path, newline="") as file:
+            header = file.readline().rstrip("\r\n").split(",")
+    columns = list(row) if header in ([], [""]) else header
+    missing = [name for name in row if name not in columns]
+    if missing:
+        _, *lines = path.read_text().splitlines()
+        columns, empty = [*columns, *missing], "," * len(missing)
+        write_atomically(path, "".join(f"{line}\n" for line in [",".join(columns), *(each + empty for each in lines)]))
+    new = header in ([], [""])
+    cells = ",".join(_cell(row[name]) if name in row else "nan" for name in columns)
+    with open(path, "a", newline="") as file:
+        file.write((",".join(columns) + "\n" if new else "") + cells + "\n")
 
 
 def _cell(value: float | int) -> str:

@@ -20,6 +20,7 @@ from spacerl.policies.files import save_policy
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.acting import ActingPolicy, acting
 from spacerl.runs.folder import RunFolder, versions
+from spacerl.training import evaluation
 from spacerl.training.assemble import Parts
 from spacerl.training.checkpoint import to_arrays
 from spacerl.training.measure import write_trajectories
@@ -61,11 +62,14 @@ def run_loop(loop: Loop, state: TrainState) -> TrainState:
     done = int(loop.program.split(state)[0].update)
     with started(loop, done):
         try:
+            evaluate(loop, state, done)  # where the run was stopped before it could be
             while done < loop.updates:
                 following, rows = one_update(loop, state, done)
                 with undisturbed():
                     tell(loop, rows, durable=True)
                     state, done = following, done + 1
+                evaluate(loop, state, done)
+                with undisturbed():
                     if loop.is_due(done):
                         save(loop, state)
                 if tell(loop, rows, durable=False) and done < loop.updates:
@@ -106,6 +110,16 @@ def metrics_row(done: int, env_steps: int, metrics: dict[str, Any], collecting: 
     row |= {"seconds_collect": collecting, "seconds_update": updating}
     # In the order of their names: a run that goes on elsewhere writes the same columns.
     return row | {name: float(metrics[name]) for name in sorted(metrics) if name not in row and name != "finite"}
+
+
+def evaluate(loop: Loop, state: TrainState, done: int) -> None:
+    """Play the deterministic policy of every run where that is due and was not done yet."""
+    if not evaluation.is_due(loop.runs[0].parts.config, done):
+        return
+    for run, own in zip(loop.runs, loop.program.split(state), strict=True):
+        if all(row["update"] != done for row in run.folder.evaluations()):
+            policy = trained_policy(run.parts, own)
+            evaluation.evaluate_run(run.parts, run.folder, policy, done, int(own.env_steps))
 
 
 # Sinks and signals ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 
 from spacerl.core.thresholds import relative_excess
 from spacerl.policies.policy import FunctionPolicy
-from spacerl.rollout.evaluate import Play, episode_returns, episode_sums, play_by_ticks, play_on_device
+from spacerl.rollout.evaluate import Play, episode_sums, play_by_ticks, play_episodes, play_on_device
 from spacerl.runs.folder import RunFolder
 from spacerl.training.assemble import Parts
 from spacerl.types import UNMEASURED, BaselineMeasurement, DrawableEnv, Policy
@@ -48,7 +48,8 @@ def measuring(parts: Parts, purpose: int) -> Play:
 
 def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
     config, play = parts.config, measuring(parts, 1)
-    J_R, J_C = episode_returns(parts.env, baseline, config.discount, play)
+    played = play_episodes(parts.env, baseline, config.discount, play)
+    J_R, J_C = played.J_R, played.J_C
     worst = int(np.argmax(relative_excess(jnp.asarray(J_C.mean(0)), jnp.array(config.cost_limit))))
     spread = baseline.stated_spread() if isinstance(baseline, FunctionPolicy) else None
     return {
@@ -58,6 +59,12 @@ def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
         "J_C": float(J_C[:, worst].mean()),
         "J_C_error": float(J_C[:, worst].std(ddof=1) / math.sqrt(J_R.size)),
         "h_C": config.cost_limit[worst],
+        "costs": {
+            name: {"J_C": float(values.mean()), "h_C": limit}
+            for name, limit, values in zip(parts.learner.cost_names, config.cost_limit, J_C.T, strict=True)
+        },
+        "episode_return": float(played.episode_return.mean()),
+        "episode_length": float(played.episode_length.mean()),
         "episodes": play.episodes,
         "made_by": baseline.info,
         **({"given": spread} if spread else {}),

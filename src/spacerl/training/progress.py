@@ -45,7 +45,8 @@ class ProgressSink(Sink):
     def update(self, run: RunInfo, row: Row) -> None:
         self.rows.append(row)
         if len(self.rows) == self.runs:
-            self._show({name: sum(each[name] for each in self.rows) / self.runs for name in row})
+            together = {name: sum(each[name] for each in self.rows) / self.runs for name in row}
+            self._show(together | {"env_steps": sum(each["env_steps"] for each in self.rows)})
             self.rows = []
 
     def _show(self, row: dict[str, Any]) -> None:
@@ -79,28 +80,37 @@ class ProgressSink(Sink):
         grid.add_row(
             "update", f"{row['update'] + 1} of {self.updates}", ProgressBar(self.updates, row["update"] + 1, width=34)
         )
-        grid.add_row("J_R", f"{row['J_R']:.3f}", "reward")
-        over = row["J_C"] > row["h_C"]
-        verdict = f"[red]above h_C = {row['h_C']:g}[/]" if over else f"[green]within h_C = {row['h_C']:g}[/]"
-        grid.add_row("J_C", f"{row['J_C']:.3f}", verdict)
+        grid.add_row("J_R", f"{row['J_R']:.3f}", "discounted reward")
+        length = f"undiscounted, in {row['episode_length']:.0f} steps"
+        grid.add_row("return", f"{row['episode_return']:.3f}", length)
+        for name, cost, limit in costs_of(row):
+            verdict = f"[red]above h_C = {limit:g}[/]" if cost > limit else f"[green]within h_C = {limit:g}[/]"
+            grid.add_row(f"J_C {name}".strip(), f"{cost:.3f}", verdict)
         if not math.isnan(row["J_D"]):
             radius = "" if math.isnan(row["h_D"]) else f"h_D = {row['h_D']:.4g}"
             grid.add_row("J_D", f"{row['J_D']:.4g}", radius)
-        grid.add_row("speed", f"{speed:,.0f} steps/s", f"time left {_duration(left)}")
+        if not math.isnan(speed):
+            grid.add_row("speed", f"{speed:,.0f} steps/s", f"time left {_duration(left)}")
         return Panel(grid, title=self.title, title_align="left", width=78)
 
 
+def costs_of(row: dict[str, Any]) -> list[tuple[str, float, float]]:
+    """(name, J_C, h_C) of every cost; of a single one, which has no name here."""
+    names = [column.removeprefix("h_C_") for column in row if column.startswith("h_C_")]
+    return [(name, row[f"J_C_{name}"], row[f"h_C_{name}"]) for name in names] or [("", row["J_C"], row["h_C"])]
+
+
 def _line(row: dict[str, Any], updates: int, speed: float, left: float) -> str:
+    costs = ", ".join(f"{name} {cost:.3f} / {limit:g}".strip() for name, cost, limit in costs_of(row))
     divergence = "" if math.isnan(row["J_D"]) else f"  J_D {row['J_D']:.4g}"
     divergence += "" if math.isnan(row["h_D"]) else f" / {row['h_D']:.4g}"
+    pace = "" if math.isnan(speed) else f"  {speed:,.0f} steps/s  left {_duration(left)}"
     return (
-        f"update {row['update'] + 1}/{updates}  J_R {row['J_R']:.3f}  J_C {row['J_C']:.3f} / {row['h_C']:g}{divergence}"
-        f"  {speed:,.0f} steps/s  left {_duration(left)}"
+        f"update {row['update'] + 1}/{updates}  J_R {row['J_R']:.3f}  J_C {costs}{divergence}"
+        f"  return {row['episode_return']:.3f} in {row['episode_length']:.0f} steps{pace}"
     )
 
 
 def _duration(seconds: float) -> str:
-    if math.isnan(seconds):
-        return "?"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -45,6 +45,7 @@ class CsvSink(Sink):
 
     def start(self, run: RunInfo, done: int) -> None:
         RunFolder(run.folder).keep_metrics_until(done)
+        RunFolder(run.folder).keep_evaluations_until(done)
 
     def update(self, run: RunInfo, row: Row) -> None:
         RunFolder(run.folder).append_metrics(row)

@@ -66,9 +66,7 @@ def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
     safe = [i for i, each in enumerate(everyone) if is_nearly_safe(each)]
     if not safe:
         worst = everyone[0]
-        return Choice(
-            None, f"begins fresh: baseline '{worst['name']}' has J_C {worst['J_C']:.3g} of {worst['h_C']:g} allowed"
-        )
+        return Choice(None, f"begins fresh: baseline '{worst['name']}' has {costs_in_words(worst)}")
     best = max(safe, key=lambda i: everyone[i]["J_R"])
     name, J_R, error = (everyone[best][key] for key in ("name", "J_R", "J_R_error"))
     fresh = NetworkPolicy(parts.learner.family, state.theta, "fresh")
@@ -77,9 +75,16 @@ def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
     more, doubt = J_R - returns.mean(), 2.0 * math.hypot(error, fresh_error)
     told = f"baseline '{name}' earns J_R {J_R:.3g}, a fresh policy {returns.mean():.3g} (± {doubt:.2g} between them)"
     if more > doubt:
-        kept = f"J_C {everyone[best]['J_C']:.3g} of {everyone[best]['h_C']:g} allowed"
-        return Choice(best, f"begins at the baseline: {told}, {kept}")
+        return Choice(best, f"begins at the baseline: {told}, {costs_in_words(everyone[best])}")
     return Choice(None, f"begins fresh: {told}")
+
+
+def costs_in_words(summary: dict[str, Any]) -> str:
+    """Every cost with its own limit; one alone needs no name."""
+    costs = summary.get("costs", {})
+    if len(costs) < 2:
+        return f"J_C {summary['J_C']:.3g} of {summary['h_C']:g} allowed"
+    return ", ".join(f"{name} {each['J_C']:.3g} of {each['h_C']:g}" for name, each in costs.items()) + " allowed"
 
 
 def is_nearly_safe(summary: dict[str, Any]) -> bool:

@@ -154,6 +154,7 @@ def make_batch(learner: Learner, state: TrainState, rollout: Rollout, baseline_d
         discounting=config.discount ** index.reshape(-1).astype(jnp.float32),
         contrast=contrast_of_halves(index, rollout.valid).reshape(-1),
         episode_length=length,
+        episode_return=jnp.sum(rollout.reward, where=rollout.valid) * length / jnp.maximum(jnp.sum(rollout.valid), 1),
     )
 
 
@@ -332,6 +333,7 @@ def update(
         "kl": judge(scale).kl,
         "entropy": batch.weight @ batch.dist.entropy(),
         "episode_length": batch.episode_length,
+        "episode_return": batch.episode_return,
         "step_scale": scale,
         "divergence_weight": algorithm.weight(state.algorithm),
         **_critic_metrics(learner, batch),
