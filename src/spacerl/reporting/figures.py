@@ -1,6 +1,7 @@
 """Groups in, matplotlib figures of their curves out. matplotlib is imported only where something is drawn.
 
-Lines are means over seeds; bands are one sample standard deviation to each side, as in the paper. Nothing is smoothed.
+Lines are means over seeds; bands are the 95 % interval of the mean (Student's t), as in the tables. Nothing is
+smoothed.
 """
 
 from __future__ import annotations
@@ -12,28 +13,37 @@ import numpy as np
 
 from spacerl.reporting.groups import Group, baseline_text
 from spacerl.reporting.palette import FAINT, INK, RC, UNSAFE, Style, group_styles
-from spacerl.reporting.statistics import finite, mean, standard_deviation
+from spacerl.reporting.statistics import finite, mean, mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+AXES = {"update": "update", "env_steps": "environment steps", "wall_seconds": "wall time, s"}  # column -> its name
 PANEL_SIZE = (4.9, 3.1)  # inches
 
 Level = tuple[float, str, str]  # height of a horizontal line, its name, its colour
 
 
 def task_figures(groups: Sequence[Group], styles: Mapping[str, Style] | None = None) -> dict[str, Figure]:
-    """Every curve figure that the groups of one task have data for, by name, in reading order."""
+    """Every curve figure that the groups of one task have data for, by name, in reading order.
+
+    Reward, return and costs are drawn over environment steps and wall time too: "reward by env_steps".
+    """
     styles = styles or group_styles(groups)
-    figures = {"reward": reward_figure(groups, styles)}
-    if any(group.has("J_C") for group in groups):
-        costs = dict.fromkeys(columns for group in groups for columns in group.cost_columns)
-        for name, value, limit in costs:
-            figures[f"cost {name}".strip()] = cost_figure(groups, styles, value, limit)
-        if any(group.has("cumulative_violation") for group in groups):
-            figures["violation"] = violation_figure(groups, styles)
-            figures["reward against violation"] = reward_against_violation_figure(groups, styles)
+    figures: dict[str, Figure] = {}
+    for axis in (axis for axis in AXES if axis == "update" or any(group.has(axis) for group in groups)):
+        ending = "" if axis == "update" else f" by {axis}"
+        figures[f"reward{ending}"] = reward_figure(groups, styles, axis)
+        if any(group.has("episode_return") for group in groups):
+            figures[f"return{ending}"] = return_figure(groups, styles, axis)
+        if any(group.has("J_C") for group in groups):
+            costs = dict.fromkeys(columns for group in groups for columns in group.cost_columns)
+            for name, value, limit in costs:
+                figures[f"cost {name}".strip() + ending] = cost_figure(groups, styles, value, limit, axis)
+    if any(group.has("J_C") and group.has("cumulative_violation") for group in groups):
+        figures["violation"] = violation_figure(groups, styles)
+        figures["reward against violation"] = reward_against_violation_figure(groups, styles)
     if any(group.has("J_D") for group in groups):
         figures["divergence"] = divergence_figure(groups, styles)
     if any(group.has("rho") for group in groups):
@@ -45,29 +55,44 @@ def task_figures(groups: Sequence[Group], styles: Mapping[str, Style] | None = N
     return figures
 
 
-def curve_figure(groups: Sequence[Group], styles: Mapping[str, Style], column: str, title: str) -> Figure:
-    """One metric over updates: mean line and band of each group that recorded it."""
-    figure, axes = _panel("update", title)
-    for group in reversed(groups):  # the first group on top
-        _draw_curve(axes, group, column, styles[group.label])
+def curve_figure(
+    groups: Sequence[Group], styles: Mapping[str, Style], column: str, title: str, axis: str = "update"
+) -> Figure:
+    """One metric over updates, or over another axis: mean line and band of each group that recorded it."""
+    figure, axes = _panel(AXES[axis], title)
+    for number, group in reversed(list(enumerate(groups))):  # the first group on top
+        _draw_curve(axes, group, column, styles[group.label], axis, number)
     return figure
 
 
-def reward_figure(groups: Sequence[Group], styles: Mapping[str, Style]) -> Figure:
+def reward_figure(groups: Sequence[Group], styles: Mapping[str, Style], axis: str = "update") -> Figure:
     """J_R over updates, with pi_B's own J_R as a dotted line."""
-    figure = curve_figure(groups, styles, "J_R", "J_R, discounted reward")
+    figure = curve_figure(groups, styles, "J_R", "J_R, discounted reward", axis)
     _mark_levels(figure.axes[0], _baseline_levels(groups, "J_R"))
     return figure
 
 
-def cost_figure(groups: Sequence[Group], styles: Mapping[str, Style], value: str = "J_C", limit: str = "h_C") -> Figure:
+def return_figure(groups: Sequence[Group], styles: Mapping[str, Style], axis: str = "update") -> Figure:
+    """The undiscounted return over updates, with pi_B's own as a dotted line."""
+    figure = curve_figure(groups, styles, "episode_return", "return, undiscounted reward", axis)
+    _mark_levels(figure.axes[0], _baseline_levels(groups, "episode_return"))
+    return figure
+
+
+def cost_figure(
+    groups: Sequence[Group],
+    styles: Mapping[str, Style],
+    value: str = "J_C",
+    limit: str = "h_C",
+    axis: str = "update",
+) -> Figure:
     """J_C over updates, its threshold h_C dashed, the violating zone above it tinted, pi_B's own J_C dotted."""
     name = value.removeprefix("J_C").removeprefix("_")
-    figure = curve_figure(groups, styles, value, f"J_C, {name or 'cost'} per episode")
+    figure = curve_figure(groups, styles, value, f"J_C, {name or 'cost'} per episode", axis)
     axes = figure.axes[0]
     thresholds = sorted({round(mean(group.curve(limit)), 9) for group in groups if group.has(limit)})
     levels = [(threshold, f"h_C {threshold:g}", UNSAFE) for threshold in thresholds]
-    _mark_levels(axes, levels + (_baseline_levels(groups, "J_C") if value == "J_C" else []))
+    _mark_levels(axes, levels + _baseline_levels(groups, value))
     if thresholds:
         axes.axhspan(thresholds[-1], axes.get_ylim()[1], color=UNSAFE, alpha=0.08, linewidth=0, zorder=0)
     return figure
@@ -84,12 +109,15 @@ def violation_figure(groups: Sequence[Group], styles: Mapping[str, Style]) -> Fi
 def divergence_figure(groups: Sequence[Group], styles: Mapping[str, Style]) -> Figure:
     """J_D over updates (solid) with its threshold h_D (dashed, same colour); a log axis when the span is large."""
     shown = [group for group in groups if group.has("J_D")]
-    figure = curve_figure(shown, styles, "J_D", "J_D, divergence per episode")
+    figure = curve_figure(groups, styles, "J_D", "J_D, divergence per episode")
     axes = figure.axes[0]
     for group in reversed(shown):
         if group.has("h_D"):
             threshold = _column_means(group.curve("h_D"))
-            axes.plot(group.updates, threshold, color=styles[group.label][0], linestyle=(0, (2, 1.5)), linewidth=1.1)
+            (line,) = axes.plot(
+                group.updates, threshold, color=styles[group.label][0], linestyle=(0, (2, 1.5)), linewidth=1.1
+            )
+            line.set_gid(f"curve{groups.index(group)}-threshold")
     _stretch_if_wide(axes, [group.curve(name) for group in shown for name in ("J_D", "h_D")])
     return figure
 
@@ -119,16 +147,16 @@ def predicted_gain_figure(groups: Sequence[Group], styles: Mapping[str, Style]) 
 def reward_against_violation_figure(groups: Sequence[Group], styles: Mapping[str, Style]) -> Figure:
     """J_R against the cumulative violation spent to reach it; a dot marks the last update. Up and left is better."""
     figure, axes = _panel("cumulative violation", "J_R, discounted reward")
-    for group in reversed(groups):
+    for number, group in reversed(list(enumerate(groups))):
         if not group.has("cumulative_violation"):
             continue
         colour, dash = styles[group.label]
         spent, reward = group.curve("cumulative_violation"), group.curve("J_R")
-        for x, y in zip(spent, reward, strict=True) if len(group.runs) > 1 else ():
-            axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.35)
+        for seed, (x, y) in enumerate(zip(spent, reward, strict=True) if len(group.runs) > 1 else ()):
+            axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.35, gid=f"curve{number}-seed{seed}")
         x, y = _column_means(spent), _column_means(reward)
-        axes.plot(x, y, color=colour, linestyle=dash, label=group.label)
-        axes.plot(x[-1:], y[-1:], color=colour, marker="o", markersize=4.5)
+        axes.plot(x, y, color=colour, linestyle=dash, label=group.label, gid=f"curve{number}-line")
+        axes.plot(x[-1:], y[-1:], color=colour, marker="o", markersize=4.5, gid=f"curve{number}-end")
     axes.set_xlim(left=min(0.0, -0.015 * axes.get_xlim()[1]))  # from nothing spent
     return figure
 
@@ -147,7 +175,7 @@ def _panel(x_label: str, y_label: str) -> tuple[Figure, Axes]:
         axes.set_ylabel(y_label, parse_math=False)  # names come from files: a dollar sign is a dollar sign
         axes.tick_params(length=2.5)
         axes.margins(x=0.015)
-        if x_label == "update":
+        if x_label == AXES["update"]:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure, axes
 
@@ -156,26 +184,29 @@ def _column_means(curves: np.ndarray) -> np.ndarray:
     return np.array([mean(column) for column in curves.T])
 
 
-def _draw_curve(axes: Axes, group: Group, column: str, style: Style) -> None:
+def _draw_curve(axes: Axes, group: Group, column: str, style: Style, axis: str, number: int) -> None:
+    """Parts of a curve carry the number of their group, by which the page switches them off."""
     curves = group.curve(column)
     if not np.isfinite(curves).any():
         return
     colour, dash = style
-    centre = _column_means(curves)
-    single = len(group.updates) == 1
-    axes.plot(group.updates, centre, color=colour, linestyle=dash, label=group.label, marker="o" if single else "")
+    x = group.updates if axis == "update" else _column_means(group.curve(axis))
+    centre, marker = _column_means(curves), "o" if len(group.updates) == 1 else ""
+    axes.plot(x, centre, color=colour, linestyle=dash, label=group.label, marker=marker, gid=f"curve{number}-line")
     if len(group.runs) > 1:
-        spread = np.array([standard_deviation(values) for values in curves.T])
-        axes.fill_between(group.updates, centre - spread, centre + spread, color=colour, alpha=0.18, linewidth=0)
+        intervals = [mean_interval(values) for values in curves.T]
+        low, high = (np.array([getattr(each, end) for each in intervals]) for end in ("low", "high"))
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0, gid=f"curve{number}-band")
 
 
 def _baseline_levels(groups: Sequence[Group], column: str) -> list[Level]:
-    """Each baseline's own J_R or J_C, averaged over the runs that measured it."""
+    """What each baseline itself has of a column, averaged over the runs that measured it."""
     measured: dict[str, list[float]] = {}
     for run in (run for group in groups for run in group.runs):
         if run.baseline is not None:
             name = baseline_text(run.baseline.name) or "baseline"
-            measured.setdefault(name, []).append(getattr(run.baseline, column))
+            cost = run.baseline.costs.get(column.removeprefix("J_C_"), np.nan)
+            measured.setdefault(name, []).append(getattr(run.baseline, column, cost))
     known = {name: values for name, values in measured.items() if len(finite(values))}
     return [(mean(values), f"π_B {_shortened(name)}", FAINT) for name, values in known.items()]
 

@@ -68,6 +68,13 @@ class Group:
         return bool(np.isfinite(self.curve(name)).any())
 
     @property
+    def cost_names(self) -> tuple[str, ...]:
+        """What its costs are: where the config says they come from, and their names in the metrics."""
+        given = self.runs[0].config.get("cost") or ()
+        named = [name for name, _, _ in self.cost_columns if name]
+        return tuple(map(str, given)) or tuple(named)
+
+    @property
     def cost_columns(self) -> tuple[tuple[str, str, str], ...]:
         """(name, J_C column, h_C column) per constraint: the single cost, or each named one when there are several."""
         names = [column.removeprefix("J_C_") for column in self.runs[0].metrics if column.startswith("J_C_")]
@@ -102,10 +109,15 @@ def _namesakes(task: str, settings: Sequence[Sequence[Run]]) -> list[Group]:
 
 
 def by_task(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Groups of each task, tasks in order of appearance."""
+    """Groups that may be compared, by name: those of one task with the same costs, in order of appearance."""
+    costs: dict[str, set[tuple[str, ...]]] = {}
+    for group in groups:
+        costs.setdefault(group.task, set()).add(group.cost_names)
     tasks: dict[str, list[Group]] = {}
     for group in groups:
-        tasks.setdefault(group.task, []).append(group)
+        several = len(costs[group.task]) > 1
+        name = f"{group.task}, cost {', '.join(group.cost_names) or 'as it comes'}" if several else group.task
+        tasks.setdefault(name, []).append(group)
     return tasks
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spacerl.reporting.arenas import ARENAS, trajectory_figure, undrawable
-from spacerl.reporting.figures import task_figures
+from spacerl.reporting.figures import AXES, task_figures
 from spacerl.reporting.groups import Group
 from spacerl.reporting.headline import headline
 from spacerl.reporting.palette import PAGE_COLOURS, Style
 from spacerl.reporting.statistics import SummaryRow, summary_table
-from spacerl.reporting.tables import best_safe, course_cells, end_cells, reached_milestones
+from spacerl.reporting.tables import best_safe, course_cells, end_cells, evaluation_cells, reached_milestones
 from spacerl.reporting.text import cost_text, counted, excess_text, interval_text, number_text
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CAPTIONS = {
     "reward": ("Reward", "J_R over updates. Dotted: what the baseline itself earns."),
+    "return": ("Return", "Undiscounted reward of an episode, as other libraries count it. Dotted: the baseline's."),
     "cost": ("Cost", "J_C over updates. Dashed: the limit h_C; the tinted zone above it is a violation."),
     "violation": ("Cumulative violation", "Sum of max(0, J_C − h_C) so far. Flat is good."),
     "reward against violation": ("Reward against violation", "What each reward cost. Up and to the left is better."),
@@ -151,9 +152,20 @@ def task_section(number: int, groups: Sequence[Group], styles: Mapping[str, Styl
         tables=(
             _table("At the end", rows, [end_cells(row) for row in rows], lines),
             _table("Along the way", rows, [course_cells(row, milestones) for row in rows], lines),
+            *_evaluation_table(groups, rows, lines),
         ),
         drawings=_drawings(number, groups, styles, draw),
     )
+
+
+def _evaluation_table(groups: Sequence[Group], rows: Sequence[SummaryRow], lines: Mapping[str, Line]) -> list[Table]:
+    """The best policy and the last one of those groups that were evaluated."""
+    cells = [(row, evaluation_cells(group)) for group, row in zip(groups, rows, strict=True)]
+    shown = [(row, each) for row, each in cells if each is not None]
+    if not shown:
+        return []
+    heading = "Best and last policy, deterministic, as evaluated while learning"
+    return [_table(heading, [row for row, _ in shown], [each for _, each in shown], lines)]
 
 
 def _line(style: Style) -> Line:
@@ -201,6 +213,8 @@ def _words(name: str) -> tuple[str, str]:
     """Heading and caption of a figure; "cost NAME" is a figure of one of several costs."""
     kind = name if name in CAPTIONS else name.split(" ")[0]
     heading, caption = CAPTIONS[kind]
+    for axis, words in AXES.items():
+        name = name.replace(f"by {axis}", f"by {words}")
     return heading if kind == name else f"{heading}: {name.removeprefix(kind).strip()}", caption
 
 

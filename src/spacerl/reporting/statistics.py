@@ -44,6 +44,28 @@ class Interval:
             raise ValueError(f"not an interval: {self.low} <= {self.mean} <= {self.high} over {self.n} scores")
 
 
+UNMEASURED = Interval(math.nan, math.nan, math.nan, math.nan, 0)
+
+
+@dataclass(frozen=True)
+class CostEnd:
+    """One cost at the end of a group: its name ("" for the only one), its interval over seeds, and its own limit."""
+
+    name: str
+    end: Interval
+    limit: float
+
+    @property
+    def measured(self) -> bool:
+        return math.isfinite(self.end.mean) and math.isfinite(self.limit)
+
+    @property
+    def excess(self) -> float:
+        """How far above its limit, in parts of it; of a limit of zero, in units of the cost."""
+        over = self.end.mean - self.limit
+        return over / self.limit if self.limit > 0 else over
+
+
 @dataclass(frozen=True)
 class SummaryRow:
     """One group in numbers. Intervals are over seeds; the module's docstring defines every quantity."""
@@ -55,9 +77,9 @@ class SummaryRow:
     end_window: int  # updates behind the end values
     reward_end: Interval
     reward_iqm: float  # interquartile mean of the end values of J_R
-    cost_end: Interval
-    limit_end: float  # h_C, mean of the same updates
-    seeds_over: int  # seeds whose end value of J_C is above h_C
+    cost_end: Interval  # of the cost that is farthest above its limit
+    limit_end: float  # its h_C, mean of the same updates
+    seeds_over: int  # seeds of which the end value of some cost is above its limit
     reward_last: Interval  # at the very last shared update
     cost_last: Interval
     violation: Interval
@@ -67,6 +89,9 @@ class SummaryRow:
     reward_area: Interval  # J_R averaged over updates, the normalised area under its curve
     seconds_per_update: float  # median, collecting and updating together
     reward_at: Mapping[int, Interval] = field(default_factory=dict)  # J_R at update 10, 25, 50, 100 where reached
+    costs: tuple[CostEnd, ...] = ()  # every cost
+    return_end: Interval = UNMEASURED  # undiscounted
+    length_end: Interval = UNMEASURED  # steps of an episode
 
     @property
     def constrained(self) -> bool:
@@ -75,7 +100,7 @@ class SummaryRow:
 
     @property
     def within_limit(self) -> bool:
-        """Whether the mean end value of J_C is at most h_C; no tolerance."""
+        """Whether the mean end value of every J_C is at most its h_C; no tolerance."""
         return self.constrained and self.cost_end.mean <= self.limit_end
 
 
@@ -213,7 +238,7 @@ def summary_row(group: Group, last_update: float = math.inf) -> SummaryRow:
     updates = group.updates[group.updates <= last_update]
     reward, cost, limit = (group.curve(name, last_update) for name in ("J_R", "J_C", "h_C"))
     violation = group.curve("cumulative_violation", last_update)
-    cost_ends, limit_ends = end_values(cost), end_values(limit)
+    costs, seeds_over, worst = _cost_ends(group, last_update)
     satisfied = [satisfied_from(updates, c, h) for c, h in zip(cost, limit, strict=True)]
     shares = [share_over(c, h) for c, h in zip(cost, limit, strict=True)]
     return SummaryRow(
@@ -224,11 +249,11 @@ def summary_row(group: Group, last_update: float = math.inf) -> SummaryRow:
         end_window=min(END_WINDOW, len(updates)),
         reward_end=mean_interval(end_values(reward)),
         reward_iqm=interquartile_mean(end_values(reward)),
-        cost_end=mean_interval(cost_ends),
-        limit_end=mean(limit_ends),
-        seeds_over=int(np.sum(cost_ends > limit_ends)),
+        cost_end=costs[worst].end,
+        limit_end=costs[worst].limit,
+        seeds_over=seeds_over,
         reward_last=mean_interval(reward[:, -1]),
-        cost_last=mean_interval(cost[:, -1]),
+        cost_last=mean_interval(group.curve(group.cost_columns[worst][1], last_update)[:, -1]),
         violation=mean_interval([finite(v)[-1] if len(finite(v)) else math.nan for v in violation]),
         share_over=mean_interval(shares),
         satisfied_from=mean_interval(satisfied),
@@ -236,7 +261,21 @@ def summary_row(group: Group, last_update: float = math.inf) -> SummaryRow:
         reward_area=mean_interval([mean_over_updates(updates, curve) for curve in reward]),
         seconds_per_update=seconds_per_update(group, last_update),
         reward_at={m: mean_interval(value_at(updates, reward, m)) for m in MILESTONES if m in updates},
+        costs=costs,
+        return_end=mean_interval(end_values(group.curve("episode_return", last_update))),
+        length_end=mean_interval(end_values(group.curve("episode_length", last_update))),
     )
+
+
+def _cost_ends(group: Group, last_update: float) -> tuple[tuple[CostEnd, ...], int, int]:
+    """Every cost at the end, how many seeds are above some limit, and which cost is farthest above its own."""
+    costs, over = [], np.zeros(len(group.runs), bool)
+    for name, value, limit in group.cost_columns:
+        ends, limits = end_values(group.curve(value, last_update)), end_values(group.curve(limit, last_update))
+        costs.append(CostEnd(name, mean_interval(ends), mean(limits)))
+        over |= ends > limits
+    excesses = [each.excess if each.measured else -math.inf for each in costs]
+    return tuple(costs), int(over.sum()), int(np.argmax(excesses))
 
 
 def summary_table(groups: Sequence[Group], last_update: float = math.inf) -> list[SummaryRow]:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from spacerl.reporting.groups import Group
-from spacerl.reporting.statistics import MILESTONES, Interval, SummaryRow, summary_table
+from spacerl.reporting.statistics import MILESTONES, UNMEASURED, SummaryRow, mean_interval, summary_table
 from spacerl.reporting.text import excess_text, interval_text, number_text, satisfied_text
 
 
 def end_cells(row: SummaryRow) -> dict[str, str]:
     """The numbers of one row at its end, as text by column heading."""
-    limit = number_text(row.limit_end)
+    several = len(row.costs) > 1
+    costs = "; ".join(f"{each.name} {interval_text(each.end)}" for each in row.costs)
+    limits = "; ".join(f"{each.name} {number_text(each.limit)}" for each in row.costs)
     return {
         "seeds": str(row.seeds),
         "updates": str(row.updates),
         "J_R at the end": interval_text(row.reward_end),
-        "J_C at the end": interval_text(row.cost_end),
-        "h_C": limit,
+        "return": interval_text(row.return_end),
+        "episode length": interval_text(row.length_end),
+        "J_C at the end": costs if several else interval_text(row.cost_end),
+        "h_C": limits if several else number_text(row.limit_end),
         "limit kept": "–" if not row.constrained else "yes" if row.within_limit else excess_text(row),
         "cumulative violation": interval_text(row.violation),
         "updates over h_C": f"{100 * row.share_over.mean:.0f} %" if math.isfinite(row.share_over.mean) else "–",
@@ -29,14 +35,38 @@ def end_cells(row: SummaryRow) -> dict[str, str]:
 
 def course_cells(row: SummaryRow, milestones: Sequence[int]) -> dict[str, str]:
     """J_R along the way, as text by column heading; the mean over all updates is the normalised area."""
-    unmeasured = Interval(math.nan, math.nan, math.nan, math.nan, 0)
-    cells = {f"J_R at {m}": interval_text(row.reward_at.get(m, unmeasured)) for m in milestones}
+    cells = {f"J_R at {m}": interval_text(row.reward_at.get(m, UNMEASURED)) for m in milestones}
     return cells | {
         "J_R at the last": interval_text(row.reward_last),
         "J_C at the last": interval_text(row.cost_last),
         "J_R over all updates": interval_text(row.reward_area),
         "J_R interquartile": number_text(row.reward_iqm),
     }
+
+
+def evaluation_cells(group: Group) -> dict[str, str] | None:
+    """The best evaluated policy of every seed and its last one, deterministic; None where nothing was evaluated."""
+    seeds = [run.evaluations for run in group.runs if len(run.evaluations.get("best", ()))]
+    if not seeds:
+        return None
+    cells = {}
+    for which in ("best", "last"):
+        rows = [len(each["best"]) - 1 if which == "last" else int(np.flatnonzero(each["best"])[-1]) for each in seeds]
+        chosen = [
+            {name: float(column[i]) for name, column in each.items()} for each, i in zip(seeds, rows, strict=True)
+        ]
+        costs = [name for name in chosen[0] if name.startswith("J_C_")] or ["J_C"]
+        told = [(column.removeprefix("J_C").removeprefix("_"), [row[column] for row in chosen]) for column in costs]
+        cells |= {
+            f"{which}: update": ", ".join(f"{row['update']:.0f}" for row in chosen),
+            f"{which}: J_R": interval_text(mean_interval([row["J_R"] for row in chosen])),
+            f"{which}: return": interval_text(mean_interval([row["episode_return"] for row in chosen])),
+            f"{which}: J_C": "; ".join(
+                f"{name} {interval_text(mean_interval(values))}".strip() for name, values in told
+            ),
+            f"{which}: limits kept": f"{sum(row['excess'] <= 0 for row in chosen)} of {len(chosen)}",
+        }
+    return cells
 
 
 def write_table_markdown(groups: Sequence[Group]) -> str:

@@ -35,8 +35,13 @@ def interval_text(interval: Interval) -> str:
 
 
 def cost_text(row: SummaryRow) -> str:
-    """ "4.90 of 5.00", with digits enough that being over the limit is never rounded away."""
-    cost, limit = row.cost_end.mean, row.limit_end
+    """ "4.90 of 5.00", with digits enough that being over the limit is never rounded away; several costs by name."""
+    if len(row.costs) > 1:
+        return ", ".join(f"{each.name} {_of_limit(each.end.mean, each.limit)}" for each in row.costs)
+    return _of_limit(row.cost_end.mean, row.limit_end)
+
+
+def _of_limit(cost: float, limit: float) -> str:
     texts = [(number_text(cost), number_text(limit))] + [(f"{cost:.{d}g}", f"{limit:.{d}g}") for d in range(4, 16)]
     first = next((pair for pair in texts if cost == limit or pair[0] != pair[1]), texts[-1])
     return " of ".join(first)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from spacerl.runs.folder import RunFolder, is_reportable, read_json
+from spacerl.runs.metrics import read_metrics
 from spacerl.types import InputError
 
+VIDEOS = (".gif", ".mp4")
 REQUIRED_COLUMNS = ("update", "J_R")
 
 
@@ -32,6 +34,8 @@ class BaselineSummary:
     J_R: float
     J_C: float
     h_C: float
+    costs: Mapping[str, float] = field(default_factory=dict)  # J_C of every cost by name
+    episode_return: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class Run:
     metrics: Mapping[str, np.ndarray]
     baseline: BaselineSummary | None = None
     trajectories: Trajectories | None = None
+    evaluations: Mapping[str, np.ndarray] = field(default_factory=dict)  # of the deterministic policy, by column
+    videos: tuple[Path, ...] = ()
     remarks: tuple[str, ...] = ()  # what was left out of its files, and why
 
     def __post_init__(self) -> None:
@@ -126,6 +132,10 @@ class Run:
             return self.metrics[name]
         if name == "h_C":
             return np.full(len(self.updates), _first_limit(self.config))
+        if name == "wall_seconds":
+            # Tasks in JAX collect inside the compiled update and cannot time it apart: their seconds_collect is NaN.
+            spent = np.nan_to_num(self.column("seconds_collect")) + self.column("seconds_update")
+            return np.cumsum(np.nan_to_num(spent)) if np.isfinite(spent).any() else spent
         if name == "cumulative_violation":
             over = np.maximum(0.0, self.column("J_C") - self.column("h_C"))
             return np.cumsum(over)
@@ -163,8 +173,22 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         metrics=table.columns,
         baseline=read_baseline(files.baseline_path),
         trajectories=trajectories,
+        evaluations=_evaluations(files, remarks),
+        videos=tuple(sorted(path for path in files.path.iterdir() if path.suffix in VIDEOS)),
         remarks=tuple(remarks),
     )
+
+
+def _evaluations(files: RunFolder, remarks: list[str]) -> Mapping[str, np.ndarray]:
+    """Like trajectories they only add to a run: where they cannot be read the run is whole without them."""
+    if not files.evaluations_path.exists():
+        return {}
+    try:
+        return read_metrics(files.evaluations_path).columns
+    except (ValueError, OSError) as problem:
+        reason = str(problem).replace(str(files.evaluations_path), files.evaluations_path.name)
+        remarks.append(f"its evaluations are not shown: {reason}")
+        return {}
 
 
 def read_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Reading:
@@ -211,7 +235,10 @@ def read_baseline(path: Path) -> BaselineSummary | None:
         return None
     content = read_json(path)
     numbers = {key: _number(content.get(key)) for key in ("J_R", "J_C", "h_C")}
-    return BaselineSummary(name=content.get("name"), **numbers)
+    costs = content.get("costs")
+    named = {name: _number(each.get("J_C")) for name, each in costs.items()} if isinstance(costs, Mapping) else {}
+    earned = _number(content.get("episode_return"))
+    return BaselineSummary(name=content.get("name"), **numbers, costs=named, episode_return=earned)
 
 
 def read_trajectories(path: Path) -> Trajectories | None:
