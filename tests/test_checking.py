@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import shlex
+import signal
 import time
 import warnings
 from typing import Any
@@ -13,8 +16,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import spacerl
 from spacerl.cli.main import main, parse
 from spacerl.envs.host.check import NOTE, OK, PROBLEM, Findings, check_environment, play
+from spacerl.envs.host.costs import cost_function, named_sources
 from spacerl.types import InputError
 
 LENGTH = 10
@@ -168,7 +173,7 @@ def forgetful(obs: Any, action: Any, following: Any, info: Any) -> None:
 
 def check(fault: str = "", cost: tuple[str, ...] = (), env: str = "test_checking:Toy", episodes: int = 3) -> Findings:
     arguments = (f'fault="{fault}"',) if fault else ()
-    return check_environment(env, cost, arguments, episodes, 1500 if env.endswith("Long") else 40, 0)
+    return check_environment(env, cost, arguments, episodes, 1500 if env.endswith("Long") else 40, 0, least_steps=0)
 
 
 def test_an_environment_without_fault_has_no_findings_and_a_command_that_can_be_typed():
@@ -321,6 +326,85 @@ def test_a_step_without_sixth_value_misses_the_cost_that_was_asked_for():
     finding = next(each for each in check(cost=("step",)).found if each.kind == "missing cost")
     assert "sixth" in finding.text
     assert "--cost" in finding.fix
+
+
+class Dangerous(Toy):
+    """Tells of a collision on the steps that have one, exits or hangs, or looks at bytes."""
+
+    def __init__(self, kind: str = ""):
+        super().__init__()
+        self.kind = kind
+        if kind == "hang in init":
+            time.sleep(600)
+        if kind == "bytes":
+            self.observation_space = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+
+    def observe(self):
+        return np.full((16, 16, 3), 25 * self.t, np.uint8) if self.kind == "bytes" else super().observe()
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.kind == "exit" and self.t == 4:
+            os._exit(7)
+        if self.kind == "crash" and self.t == 4:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.kind == "hang" and self.t == 4:
+            time.sleep(600)
+        if self.kind == "rare":
+            info = {"speed": 1.0} | ({"collision": 2.0} if self.t == 3 else {}) | {"note": "text"}
+        return obs, reward, terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("exit", r"step 4 of episode 1: the process exited with code 7"),
+        ("crash", r"step 4 of episode 1: the process was killed by SIGSEGV \(.*in step"),
+        ("hang", r"step 4 of episode 1 did not return within 1 seconds \(.*in step"),
+        ("hang in init", r"building the environment did not return within 1 seconds \(.*__init__"),
+    ],
+)
+def test_an_environment_that_exits_or_hangs_is_reported(kind, said):
+    findings = spacerl.check_env("test_checking:Dangerous", env_args=(f"kind={kind}",), worker_timeout=1.0)
+    assert findings.broken
+    assert re.match(said, findings.found[0].text), findings.found[0].text
+
+
+def test_bytes_do_not_wrap_around_at_the_check_of_their_bounds():
+    findings = check_environment("test_checking:Dangerous", (), ("kind=bytes",), 2, 40, 0, least_steps=0)
+    assert not [finding for finding in findings.found if finding.kind.startswith("bounds")]
+
+
+def test_keys_of_info_are_suggested_and_one_that_is_not_always_there_gets_its_default():
+    findings = check_environment("test_checking:Dangerous", (), ("kind=rare",), 5, 40, 0, least_steps=0)
+    (missing,) = [finding for finding in findings.found if finding.kind == "missing cost"]
+    assert missing.fix.startswith("pass --cost info:collision=0 (it is there on 5 of 50 steps; 0 where it is not) or ")
+    assert "--cost info:speed;" in missing.fix
+    assert "info:note" not in missing.fix
+    again = check_environment("test_checking:Dangerous", ("info:collision=0",), ("kind=rare",), 5, 40, 0, least_steps=0)
+    assert not again.broken
+    assert "collision, from info['collision'], 0 where it is missing, 2 per episode" in again.text()
+
+
+@pytest.mark.parametrize(
+    ("source", "info", "cost"),
+    [("info:hit=0", {}, 0.0), ("info:hit=0", {"hit": 3}, 3.0), ("info:hit=1.5", {}, 1.5), ("bump=info:a=b=0", {}, 0.0)],
+)
+def test_a_cost_has_the_default_that_was_asked_for(source, info, cost):
+    ((name, given),) = named_sources(source)
+    assert name == ("bump" if source.startswith("bump") else "hit")
+    assert cost_function(name, given)(None, None, None, info, None) == cost
+
+
+def test_a_default_that_is_no_number_is_refused():
+    with pytest.raises(InputError, match="allowed is a number, such as info:hit=0"):
+        named_sources("info:hit=none")
+
+
+def test_many_steps_are_looked_at():
+    findings = spacerl.check_env(Toy)
+    assert "2000 steps with random actions showed nothing wrong" in str(findings)
+    assert "in 200 episodes" in str(findings)
 
 
 def test_patience_has_an_end(monkeypatch):

@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from spacerl.algorithms.contract import Algorithm, Needs
     from spacerl.api import (
+        check_env,
         evaluate,
         export,
         film,
@@ -36,6 +37,7 @@ __all__ = [
     "Result",
     "Sink",
     "StepInputs",
+    "check_env",
     "evaluate",
     "export",
     "film",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from spacerl.algorithms.contract import Algorithm
 from spacerl.envs import make
+from spacerl.envs.host.check.findings import Findings
 from spacerl.envs.host.description import spaces_of_spec
 from spacerl.envs.tasks import TASKS, task_named
 from spacerl.policies.files import read_policy_and_spaces
@@ -130,6 +131,32 @@ def iterate(
     wanted = _all_settings(task, given, algorithm, settings)
     watching = Watching(progress, log, as_sinks(on_update))
     return iterate_runs(wanted, rounds, None if out is None else Path(out), given, watching)
+
+
+def check_env(
+    env: Any,
+    *,
+    cost: Any = None,
+    env_args: Sequence[str] = (),
+    episodes: int = 5,
+    max_steps: int = 5000,
+    seed: int = 0,
+    worker_timeout: float = 60.0,
+) -> Findings:
+    """Step an environment with random actions and say what a run would fail on; print what it returns.
+
+    At least `episodes` episodes and 2,000 steps are played, or a minute. An environment that is named (a Gymnasium id,
+    module:factory or file.py:factory) is checked in another process, so that one that exits or hangs is reported.
+    """
+    from spacerl.envs.host.check import Looking, check_recipe
+    from spacerl.envs.host.check.isolated import check_in_worker
+
+    costs = cost if isinstance(cost, list | tuple) else () if cost is None else (cost,)
+    if isinstance(env, str) and not isinstance(cost, dict) and all(isinstance(each, str) for each in costs):
+        asked = {"env": env, "cost": list(costs), "env_args": list(env_args), "episodes": episodes}
+        return check_in_worker({**asked, "max_steps": max_steps, "seed": seed}, worker_timeout)
+    recipe = make.recipe_of_env(env, cost, tuple(env_args))
+    return check_recipe(recipe, make.cost_texts(cost), tuple(env_args), Looking(episodes, max_steps, seed))
 
 
 def _given(env: Any, baseline: Any, cost: Any, algorithm: Any, trust: bool) -> Given:

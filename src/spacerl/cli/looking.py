@@ -154,16 +154,21 @@ class CheckEnv:
     env_args: tuple[str, ...] = ()
     """Arguments it is made with, as NAME=VALUE."""
     episodes: int = 5
-    """Episodes to play with random actions."""
+    """Episodes to play with random actions, at least: so many that there are 2,000 steps, or a minute has passed."""
     max_steps: int = 5000
     """Steps after which an episode counts as one that never ends."""
     seed: int = 0
     """Seed of episodes and actions."""
+    worker_timeout: float = 60.0
+    """Seconds after which an environment that does not answer is taken to hang."""
 
     def __call__(self) -> None:
-        from spacerl.envs.host.check import check_environment
+        from spacerl.api import check_env
 
-        findings = check_environment(self.env, self.cost, self.env_args, self.episodes, self.max_steps, self.seed)
+        looking = {"episodes": self.episodes, "max_steps": self.max_steps, "seed": self.seed}
+        findings = check_env(
+            self.env, cost=self.cost, env_args=self.env_args, worker_timeout=self.worker_timeout, **looking
+        )
         print(findings.text())
         if findings.broken:
             raise SystemExit(2)

@@ -80,6 +80,12 @@ def recipe_of_run(task: str, settings: EnvSettings, given: Any = None, cost: Any
     return gymnasium_recipe(given, sources, arguments)
 
 
+def recipe_of_env(given: Any, cost: Any, env_args: tuple[str, ...] = ()) -> Recipe:
+    """How an environment is built that no run has yet: a name, a factory or an environment."""
+    sources, arguments = named_sources(cost), parse_arguments(env_args)
+    return Recipe(given, sources, arguments) if isinstance(given, str) else gymnasium_recipe(given, sources, arguments)
+
+
 def is_instance(given: Any) -> bool:
     """Whether what was given is an environment itself, not something that makes one."""
     return hasattr(given, "step") and hasattr(given, "reset") and not isinstance(given, type)

@@ -82,7 +82,8 @@ class EnvSettings:
     """Your own environment: arguments it is made with, as NAME=VALUE."""
     cost: tuple[str, ...] = ()
     """Your own environment: where its cost comes from, each SOURCE or NAME=SOURCE with SOURCE one of info, info:KEY,
-    step (Safety-Gymnasium's six values), none, file.py:function or module:function of (obs, action, next_obs, info).
+    info:KEY=0 (a key that is only there when it is not zero), step (Safety-Gymnasium's six values), none,
+    file.py:function or module:function of (obs, action, next_obs, info).
     By default what its step or its info calls cost."""
     environments: Count = 16
     """Environments on the host that are stepped side by side."""

@@ -1,6 +1,7 @@
 """Where the cost of a step comes from: the environment's info, a sixth value of its step, or a function of the user's.
 
-A source is written `SOURCE` or `NAME=SOURCE`, where SOURCE is `info` (info["cost"]), `info:KEY`, `step` (the cost of
+A source is written `SOURCE` or `NAME=SOURCE`, where SOURCE is `info` (info["cost"]), `info:KEY`, `info:KEY=0` (a key
+that is only there when it is not zero; another number is a default too), `step` (the cost of
 Safety-Gymnasium's six-tuple), `none` (no cost at all), or a function `file.py:function` or `module:function` of
 (observation, action, next observation, info). None given means `step` or `info`, whichever the environment has.
 """
@@ -53,16 +54,33 @@ def _pair(source: Any) -> tuple[str, Any]:
     if equals and re.fullmatch(r"[A-Za-z_][\w-]*", name):
         return name, rest
     if source.startswith("info:"):
-        return source.removeprefix("info:"), source
+        return source.removeprefix("info:").partition("=")[0], source
     return (source.rpartition(":")[2] if names_python(source) else "cost"), source
 
 
 def _require_known(source: str) -> None:
-    if source in ("info", "step", "none", AUTOMATIC) or source.startswith("info:") or names_python(source):
+    if source.startswith("info:"):
+        _key_and_default(source)
+        return
+    if source in ("info", "step", "none", AUTOMATIC) or names_python(source):
         return
     raise InputError(
-        f"cost '{source}' is unknown: allowed are info, info:KEY, step, none, FILE.py:FUNCTION and MODULE:FUNCTION"
+        f"cost '{source}' is unknown: allowed are info, info:KEY, info:KEY=0, step, none, FILE.py:FUNCTION and "
+        "MODULE:FUNCTION"
     )
+
+
+def _key_and_default(source: str) -> tuple[str, float | None]:
+    """Of `info:KEY` or `info:KEY=NUMBER`; the number stands in where the key is missing."""
+    key, equals, text = source.removeprefix("info:").rpartition("=")
+    if not equals:
+        return text, None
+    try:
+        return key, float(text)
+    except ValueError:
+        raise InputError(
+            f"cost '{source}' has the default '{text}': allowed is a number, such as info:{key}=0"
+        ) from None
 
 
 def is_function(source: Source) -> bool:
@@ -83,7 +101,7 @@ def cost_function(name: str, source: Source) -> Callable[[Any, Any, Any, dict[st
         if not callable(function):
             raise InputError(f"cost '{source}' is {type(function).__name__}: a function is expected")
         return lambda obs, action, following, info, sixth: function(obs, action, following, info)
-    key = str(source).removeprefix("info:") if str(source).startswith("info:") else "cost"
+    key, default = _key_and_default(str(source)) if str(source).startswith("info:") else ("cost", None)
 
     def read(obs: Any, action: Any, following: Any, info: dict[str, Any], sixth: Any) -> float:
         if source in ("step", AUTOMATIC) and sixth is not None:
@@ -92,10 +110,13 @@ def cost_function(name: str, source: Source) -> Callable[[Any, Any, Any, dict[st
             raise MissingCost("its step returns five values, the cost of --cost step is a sixth one")
         if key in info:
             return info[key]
+        if default is not None:
+            return default
         known = ", ".join(sorted(map(str, info))) or "nothing"
         raise MissingCost(
             f"it gives no cost: info['{key}'] is missing (info holds {known}); pass --cost FILE.py:FUNCTION, a "
-            "function of (obs, action, next_obs, info), or --cost none"
+            "function of (obs, action, next_obs, info), --cost info:KEY with a key that is there, --cost info:KEY=0 "
+            "with one that is only there when it is not zero, or --cost none"
         )
 
     return read

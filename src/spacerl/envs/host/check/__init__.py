@@ -6,10 +6,13 @@ training uses, but without stopping at the first thing that is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 from spacerl.envs.host.check.findings import NOTE, OK, PROBLEM, CannotContinue, Finding, Findings, Recorder, count
 from spacerl.envs.host.check.form import check_first_step, check_spaces, run_gymnasium_checker
 from spacerl.envs.host.check.judge import check_repetition, judge_episodes
-from spacerl.envs.host.check.play import play_episodes
+from spacerl.envs.host.check.play import LEAST_STEPS, play_episodes
 from spacerl.envs.host.check.summary import lines_of_summary, training_command
 from spacerl.envs.host.costs import named_sources
 from spacerl.envs.host.single import Recipe, SingleEnv, construct, parse_arguments
@@ -19,18 +22,53 @@ __all__ = ["NOTE", "OK", "PROBLEM", "Finding", "Findings", "check_environment"]
 
 
 def check_environment(
-    env: str, cost: tuple[str, ...], env_args: tuple[str, ...], episodes: int, max_steps: int, seed: int
+    env: str,
+    cost: Sequence[str],
+    env_args: Sequence[str],
+    episodes: int,
+    max_steps: int,
+    seed: int,
+    least_steps: int = LEAST_STEPS,
+    watch: Callable[[str], None] | None = None,
 ) -> Findings:
-    """Build an environment as training does, step it, and say what was found. One that cannot be built is bad input."""
+    """Build an environment as training does, step it, and say what was found. One that cannot be built is bad input.
+
+    `watch` is told what is about to be done.
+    """
+    recipe = Recipe(env, named_sources(tuple(cost)), parse_arguments(tuple(env_args)))
+    return check_recipe(recipe, tuple(cost), tuple(env_args), Looking(episodes, max_steps, seed, least_steps), watch)
+
+
+class Looking(NamedTuple):
+    """How long an environment is looked at."""
+
+    episodes: int = 5  # at least
+    max_steps: int = 5000  # after which an episode counts as one that never ends
+    seed: int = 0
+    least_steps: int = LEAST_STEPS
+
+
+def check_recipe(
+    recipe: Recipe,
+    cost: tuple[str, ...],
+    env_args: tuple[str, ...],
+    looking: Looking,
+    watch: Callable[[str], None] | None = None,
+) -> Findings:
+    """The same for an environment that was given as an object; `cost` and `env_args` are for the command alone."""
+    episodes, max_steps, seed, least_steps = looking
     _check_numbers(episodes, max_steps, seed)
-    recipe, recorder = Recipe(env, named_sources(cost), parse_arguments(env_args)), Recorder()
+    recorder = Recorder(watch)
+    recorder.at("building the environment")
     if not _has_playable_form(recipe, seed, recorder):
-        return Findings(env, (), recorder.found())
+        return Findings(recipe.name, (), recorder.found())
+    recorder.at("building the environment again")
     single = SingleEnv(recipe)
     try:
-        played = play_episodes(single, episodes, max_steps, seed, recorder)
+        played = play_episodes(single, episodes, max_steps, seed, recorder, least_steps)
         judge_episodes(single, played, max_steps, recorder)
         if not recorder.broken:
+            recorder.at("playing an episode again")
             check_repetition(single, recipe, seed, recorder)
         lines, command = lines_of_summary(single, played), training_command(single, played, recorder, cost, env_args)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -31,6 +32,9 @@ class Findings:
         """Whether something must be fixed before training."""
         return any(finding.level == PROBLEM for finding in self.found)
 
+    def __str__(self) -> str:
+        return self.text()
+
     def of_level(self, level: str) -> list[Finding]:
         return [finding for finding in self.found if finding.level == level]
 
@@ -54,8 +58,14 @@ def count(number: int, what: str) -> str:
 class Recorder:
     """Findings as they come up. Of each kind the first is kept: one wrong line in a step is wrong in all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Callable[[str], None] | None = None) -> None:
         self.kinds: dict[str, Finding] = {}
+        self._watch = watch
+
+    def at(self, doing: str) -> None:
+        """What is about to be done: whoever watches knows where a process is that never comes back."""
+        if self._watch is not None:
+            self._watch(doing)
 
     def add(self, level: str, kind: str, text: str, fix: str = "") -> None:
         self.kinds.setdefault(kind, Finding(level, kind, text, fix))

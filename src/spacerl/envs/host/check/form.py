@@ -54,6 +54,7 @@ def random_action(space: ActionSpace, rng: np.random.Generator) -> np.ndarray:
 
 def called(function: Callable[[], Any], when: str, recorder: Recorder) -> Any:
     """The environment's answer; an exception of its own is recorded and ends the play."""
+    recorder.at(when)
     try:
         return function()
     except Exception as error:
@@ -118,6 +119,7 @@ def run_gymnasium_checker(env: Any, values: int, recorder: Recorder) -> None:
         return
     while isinstance(env, gymnasium.wrappers.TimeLimit | gymnasium.wrappers.OrderEnforcing):
         env = env.env
+    recorder.at("Gymnasium's checker")
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         try:

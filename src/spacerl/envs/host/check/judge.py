@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,16 +15,35 @@ from spacerl.envs.host.single import USUAL_HORIZON, Recipe, SingleEnv
 from spacerl.runs.config import MainSettings
 
 STEPS_TO_REPEAT = 20
+LIKELY = ("cost", "violation", "collision", "crash", "unsafe", "hazard")  # words in the names of costs
 SLOW = 200.0  # steps a second; a batch of the usual size then takes most of a minute
 HUGE = 100.0  # an observation of this size saturates tanh layers
 
 
 def judge_episodes(single: SingleEnv, played: Played, max_steps: int, recorder: Recorder) -> None:
+    _suggest_costs(single, played, recorder)
     _judge_costs(single, played, recorder)
     _judge_rewards(played, recorder)
     _judge_lengths(single, played, max_steps, recorder)
     _judge_sizes(played, recorder)
     _judge_speed(played, recorder)
+
+
+def _suggest_costs(single: SingleEnv, played: Played, recorder: Recorder) -> None:
+    """Where a cost is missing, the keys of info that could be meant, likely ones first."""
+    steps = sum(played.lengths)
+    keys = sorted(played.info, key=lambda key: (not any(word in key.lower() for word in LIKELY), key))
+    for name, _ in single.recipe.costs:
+        finding = recorder.kinds.get(f"missing {name}")
+        if finding is None or not keys or not steps:
+            continue
+        told = []
+        for key in keys[:5]:
+            there = played.info[key]
+            rare = "" if there >= steps else f"=0 (it is there on {there} of {steps} steps; 0 where it is not)"
+            told.append(f"--cost info:{key}{rare}")
+        fix = f"pass {' or '.join(told)}; or {finding.fix}"
+        recorder.kinds[finding.kind] = dataclasses.replace(finding, fix=fix)
 
 
 def _judge_costs(single: SingleEnv, played: Played, recorder: Recorder) -> None:

@@ -17,6 +17,7 @@ from spacerl.envs.host.costs import AUTOMATIC, MissingCost
 from spacerl.envs.host.single import SingleEnv
 
 SECONDS_OF_PLAY = 60.0  # stepping longer than this would try the user's patience
+LEAST_STEPS = 2000  # a fault that shows now and then is not found in a few short episodes
 
 
 @dataclasses.dataclass
@@ -31,6 +32,7 @@ class Played:
     seconds: float = 0.0
     largest: dict[str, float] = dataclasses.field(default_factory=dict)  # entry of the observation -> size
     sixth: bool = False
+    info: dict[str, int] = dataclasses.field(default_factory=dict)  # key with a number in it -> steps that had it
 
     def begin(self) -> None:
         self.lengths.append(0)
@@ -73,11 +75,16 @@ class Transition:
     info: Any
 
 
-def play_episodes(single: SingleEnv, episodes: int, max_steps: int, seed: int, recorder: Recorder) -> Played:
+def play_episodes(
+    single: SingleEnv, episodes: int, max_steps: int, seed: int, recorder: Recorder, least_steps: int = LEAST_STEPS
+) -> Played:
+    """At least so many episodes and steps, or as many as a minute holds."""
     player = Player(single, max_steps, seed, recorder)
     with contextlib.suppress(CannotContinue):
-        for index in range(episodes):
+        index = 0
+        while index < episodes or sum(player.played.lengths) < least_steps:
             player.episode(index + 1, seed + index)
+            index += 1
     return player.played
 
 
@@ -130,6 +137,9 @@ class Player:
     def _check(self, step: Transition) -> None:
         reward = checked_number(step.reward, "reward", step.when, self.recorder)
         self.played.add(reward, self._costs(step))
+        for key, value in step.info.items():
+            if isinstance(key, str) and isinstance(value, int | float | np.number | np.bool_):
+                self.played.info[key] = self.played.info.get(key, 0) + 1
         if _share_memory(step.obs, step.next_obs):
             level = PROBLEM if _reads_observations(self.single) else NOTE
             text = f"{step.when} gave the very array it gave before, with new numbers in it"

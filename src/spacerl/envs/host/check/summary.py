@@ -66,6 +66,9 @@ def _source_text(source: Any, sixth: bool) -> str:
         return "the third of the six values of a step"
     if source in ("info", AUTOMATIC):
         return "info['cost']"
+    key, equals, default = str(source).removeprefix("info:").partition("=")
+    if equals and str(source).startswith("info:"):
+        return f"info['{key}'], {default} where it is missing"
     return f"info['{source[5:]}']" if str(source).startswith("info:") else f"the function {source}"
 
 

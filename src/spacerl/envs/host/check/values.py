@@ -41,7 +41,7 @@ def check_observation(
         if isinstance(leaf.space, spaces.Box):
             _check_box(leaf.space, name, value, when, recorder)
             if leaf.image is None:
-                largest[name] = max(largest.get(name, 0.0), float(np.abs(value).max(initial=0.0)))
+                largest[name] = max(largest.get(name, 0.0), float(np.abs(value.astype(np.float64)).max(initial=0.0)))
         else:
             _check_discrete(leaf.space, name, value, when, recorder)
 
@@ -70,8 +70,10 @@ def _array_of_leaf(leaf: Leaf, name: str, obs: Any, when: str, recorder: Recorde
 
 def _check_box(space: spaces.Box, name: str, value: np.ndarray, when: str, recorder: Recorder) -> None:
     _check_dtype(space, name, value, when, recorder)
-    outside = np.maximum(space.low - value, value - space.high).max() if value.size else 0.0
-    if outside > 1e-6 * (1.0 + np.abs(value).max(initial=0.0)):
+    numbers = value.astype(np.float64)  # of bytes the differences would wrap around
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    outside = np.maximum(low - numbers, numbers - high).max() if value.size else 0.0
+    if outside > 1e-6 * (1.0 + np.abs(numbers).max(initial=0.0)):
         text = f"{when} gave an {name} outside of its bounds, by {outside:.3g}"
         recorder.note(f"bounds {name}", text, "widen the bounds of observation_space, or clip the observation")
 
