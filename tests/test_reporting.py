@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import base64
+import csv
+import html
+import io
 import json
 import math
 import re
@@ -15,8 +19,21 @@ import numpy as np
 import pytest
 
 import spacerl.reporting
-from spacerl.reporting import arenas, figures, palette, read_run, svg, write_report, write_table_markdown
+from spacerl.reporting import (
+    arenas,
+    data,
+    figures,
+    mean_interval,
+    palette,
+    read_run,
+    summary_table,
+    svg,
+    write_report,
+    write_table_markdown,
+)
+from spacerl.reporting.groups import by_task
 from spacerl.reporting.remarks import remarks
+from spacerl.reporting.tables import evaluation_cells
 from spacerl.reporting.text import number_text, symbols
 from support.run_folders import circle_trajectories, gather_trajectories, groups_in, two_algorithms, write_run
 
@@ -110,17 +127,22 @@ def test_page_is_self_contained_and_well_formed(full_page):
     parsed = outline_of(full_page)
     assert parsed.open == []
     assert len(set(parsed.ids)) == len(parsed.ids)
-    assert not {"script", "link", "iframe", "object", "base"} & set(parsed.tags)
+    assert not {"link", "iframe", "object", "base"} & set(parsed.tags)
+    assert parsed.tags.count("script") == 1  # ours, in the page
     inner = {f"#{name}" for name in parsed.ids}
-    assert all(reference in inner or reference.startswith("data:image/png;base64,") for reference in parsed.references)
+    held = ("data:image/png;base64,", "data:text/csv;charset=utf-8;base64,")
+    assert all(reference in inner or reference.startswith(held) for reference in parsed.references)
     clipped = set(re.findall(r"url\((#[^)]*)\)", full_page))
     assert clipped
     assert clipped <= inner
 
 
 def test_page_shows_both_tasks_with_all_figures(full_page):
-    for heading in ("Reward", "Cost", "Cumulative violation", "Reward against violation", "Distance from the baseline"):
+    for heading in ("Cumulative violation", "Reward against violation", "Distance from the baseline"):
         assert full_page.count(f"<h3>{heading}</h3>") == 2
+    for heading in ("Reward", "Cost"):  # over updates, environment steps and wall time
+        assert full_page.count(f"<h3>{heading}</h3>") == 6
+        assert full_page.count(f"hidden><h3>{heading}</h3>") == 4
     assert full_page.count('class="paths') == 2
     assert "abcdef0123" in full_page
     assert "8-core test machine" in full_page
@@ -131,6 +153,156 @@ def test_page_shows_both_tasks_with_all_figures(full_page):
 def test_page_has_no_fixed_ink_left(full_page):
     drawings = "".join(re.findall(r"<svg class=\"plot\".*?</svg>", full_page, flags=re.DOTALL))
     assert set(re.findall(r"#[0-9a-f]{6}\b", drawings)) <= {"#ffffff", "#000000"}
+
+
+def curves_of(page: str) -> list[list[dict]]:
+    """What a pointer over each figure is told."""
+    return [json.loads(html.unescape(text)) for text in re.findall(r'data-curves="([^"]*)"', page)]
+
+
+def test_a_pointer_is_told_the_values_that_are_drawn(tmp_path):
+    write_run(tmp_path / "runs" / "a", updates=20)
+    page = write_report(tmp_path / "runs", tmp_path / "out.html").read_text()
+    run = read_run(tmp_path / "runs" / "a")
+    over_updates, over_steps, over_time = (
+        next(c for c in curves_of(page) if c and c[0]["x"] == pytest.approx(x)) for x in
+        (run.updates, run.column("env_steps"), 0.75 * np.arange(1, 21))
+    )  # fmt: skip
+    for curves in (over_updates, over_steps, over_time):
+        assert curves[0]["y"] == pytest.approx(run.column("J_R"), rel=1e-4)
+        assert (curves[0]["curve"], len(curves[0]["px"])) == (0, 20)
+        assert np.all(np.diff(curves[0]["px"]) > 0)
+        highest, lowest = np.argmax(curves[0]["y"]), np.argmin(curves[0]["y"])
+        assert curves[0]["py"][highest] < curves[0]["py"][lowest]  # down is larger in a drawing
+    assert page.count('id="t0f0-curve0-line"') == 1  # what the button of the legend switches off
+    assert '<button type="button" data-curve="0"' in page
+
+
+def test_the_data_can_be_downloaded(tmp_path):
+    two_algorithms(tmp_path / "runs", seeds=2)
+    page = write_report(tmp_path / "runs", tmp_path / "out.html").read_text()
+    (encoded,) = re.findall(r'href="data:text/csv;charset=utf-8;base64,([^"]*)"', page)
+    rows = list(csv.DictReader(io.StringIO(base64.b64decode(encoded).decode())))
+    assert len(rows) == 4 * 40
+    run = read_run(tmp_path / "runs" / "space-1")
+    mine = [row for row in rows if (row["setting"], row["seed"]) == ("SPACE (near)", "1")]
+    assert [float(row["J_R"]) for row in mine] == pytest.approx(run.column("J_R"), rel=1e-6)
+    assert {row["J_D"] for row in rows if row["setting"] == "PCPO"} == {""}
+
+
+def test_videos_of_a_run_are_part_of_the_page(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "runs" / "a")
+    (folder / "film.gif").write_bytes(b"GIF89a moving")
+    (folder / "film.mp4").write_bytes(b"film")
+    page = write_report(folder, tmp_path / "out.html").read_text()
+    assert f'src="data:image/gif;base64,{base64.b64encode(b"GIF89a moving").decode()}"' in page
+    assert '<video class="plot" controls muted src="data:video/mp4;base64,ZmlsbQ=="></video>' in page
+    monkeypatch.setattr(data, "LARGEST_VIDEO", 5)
+    page = write_report(folder, tmp_path / "out.html").read_text()
+    assert "data:image/gif" not in page
+    assert "film.gif is too large to be part of this page." in page
+
+
+HULL_AND_FUEL = {
+    "J_C_hull": np.full(40, 3.0), "h_C_hull": np.full(40, 5.0), "J_C_fuel": np.full(40, 44.0),
+    "h_C_fuel": np.full(40, 20.0), "J_C": np.full(40, 44.0), "h_C": np.full(40, 20.0),
+}  # fmt: skip
+
+
+def test_every_cost_is_shown_by_its_name_with_its_own_limit(tmp_path):
+    folder = write_run(tmp_path / "runs" / "a", columns=HULL_AND_FUEL, cost_limit=[5.0, 20.0])
+    costs = {"hull": {"J_C": 1.5, "h_C": 5.0}, "fuel": {"J_C": 30.0, "h_C": 20.0}}
+    (folder / "baseline.json").write_text(json.dumps({"name": "near", "J_R": 12.0, "J_C": 30.0, "costs": costs}))
+    page = write_report(folder, tmp_path / "out.html").read_text()
+    said = "".join(outline_of(page).text)
+    assert "hull 3.00 of 5.00, fuel 44.0 of 20.0 allowed" in said
+    assert "hull 3.00; fuel 44.0" in said
+    (row,) = summary_table(groups_in(tmp_path / "runs"))
+    assert [(cost.name, cost.end.mean, cost.limit) for cost in row.costs] == [("hull", 3, 5), ("fuel", 44, 20)]
+    assert (row.cost_end.mean, row.limit_end, row.within_limit) == (44.0, 20.0, False)
+    levels = figures._baseline_levels(groups_in(tmp_path / "runs"), "J_C_hull")
+    assert [(height, name) for height, name, _ in levels] == [(1.5, "π_B near")]
+
+
+def test_a_run_that_switches_between_its_costs_is_not_averaged_over_their_limits(tmp_path):
+    half = np.arange(40) % 2 == 0
+    switching = HULL_AND_FUEL | {
+        "J_C_fuel": np.full(40, 19.0),
+        "J_C": np.where(half, 3, 19),
+        "h_C": np.where(half, 5, 20),
+    }
+    write_run(tmp_path / "runs" / "a", columns=switching)
+    (row,) = summary_table(groups_in(tmp_path / "runs"))
+    assert (row.cost_end.mean, row.limit_end, row.within_limit) == (19.0, 20.0, True)
+
+
+def test_runs_with_other_costs_are_not_compared(tmp_path):
+    for name, algorithm in (("effort", "space"), ("speed", "pcpo")):
+        folder = write_run(tmp_path / name, algorithm=algorithm)
+        config = json.loads((folder / "config.json").read_text()) | {"cost": [name]}
+        (folder / "config.json").write_text(json.dumps(config))
+    tasks = by_task(groups_in(tmp_path))
+    assert {name: len(members) for name, members in tasks.items()} == {
+        "point-circle, cost effort": 1,
+        "point-circle, cost speed": 1,
+    }
+    said = "".join(outline_of(write_report(tmp_path, tmp_path / "out.html").read_text()).text)
+    assert said.count("There is no other algorithm here to compare with.") == 2
+
+
+def test_seeds_that_differ_in_workers_alone_are_one_setting(tmp_path):
+    for seed, workers in enumerate(("auto", 0, 3)):
+        write_run(tmp_path / str(seed), seed=seed, workers=workers)
+    (group,) = groups_in(tmp_path)
+    assert group.seeds == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("falling", "feasible", "said"),
+    [
+        (True, False, "its cost was still falling, so give it more updates"),
+        (False, False, "try a smaller --delta, a larger --batch-size"),
+        (False, True, "its best policy kept it when evaluated (--policy best); otherwise try a smaller --delta"),
+    ],
+)
+def test_a_run_above_its_limit_is_told_what_to_try(tmp_path, falling, feasible, said):
+    cost = np.linspace(60.0, 9.0, 40) if falling else np.full(40, 9.0)
+    folder = write_run(tmp_path / "a", columns={"J_C": cost})
+    if feasible:
+        table = "update,env_steps,J_R,J_C,h_C,episode_return,episode_length,excess,best\n"
+        (folder / "evaluations.csv").write_text(table + "10,1,7.5,4,5,9.5,50,-0.2,1\n20,2,8.5,9,5,12.5,50,0.8,0\n")
+    page = "".join(outline_of(write_report(folder, tmp_path / "out.html").read_text()).text)
+    assert "SPACE (near) ends above its limit (JC " in page
+    assert said in page
+    assert ("Best and last policy" in page) == feasible
+    kept = write_report(write_run(tmp_path / "b", cost=2.0), tmp_path / "out.html").read_text()
+    assert "ends above its limit" not in kept
+
+
+def test_the_best_and_the_last_policy_are_in_the_tables(tmp_path):
+    folder = write_run(tmp_path / "a")
+    table = "update,env_steps,J_R,J_C,h_C,episode_return,episode_length,excess,best\n"
+    (folder / "evaluations.csv").write_text(table + "10,1,7.5,4,5,9.5,50,-0.2,1\n20,2,8.5,9,5,12.5,50,0.8,0\n")
+    (group,) = groups_in(tmp_path)
+    cells = evaluation_cells(group)
+    assert [cells[f"best: {name}"] for name in ("update", "J_R", "return", "J_C", "limits kept")] == [
+        "10", "7.50", "9.50", "4.00", "1 of 1"]  # fmt: skip
+    assert [cells[f"last: {name}"] for name in ("update", "J_R", "J_C", "limits kept")] == [
+        "20", "8.50", "9.00", "0 of 1"]  # fmt: skip
+    (folder / "evaluations.csv").write_text("broken\n1,2\n3\n4\n")
+    page = write_report(folder, tmp_path / "out.html").read_text()
+    assert "its evaluations are not shown: evaluations.csv" in page
+
+
+def test_bands_are_the_interval_of_the_tables(tmp_path):
+    two_algorithms(tmp_path, seeds=3)
+    groups = groups_in(tmp_path)
+    axes = figures.reward_figure(groups, palette.group_styles(groups)).axes[0]
+    band = next(each for each in axes.collections if each.get_gid() == "curve0-band")
+    ends = band.get_paths()[0].vertices
+    last = ends[ends[:, 0] == 39, 1]
+    interval = mean_interval([run.column("J_R")[39] for run in groups[0].runs])
+    assert (last.min(), last.max()) == pytest.approx((interval.low, interval.high))
 
 
 def test_same_runs_same_bytes(tmp_path):
@@ -150,8 +322,9 @@ def test_everything_from_files_is_escaped(tmp_path):
     write_run(tmp_path / "runs" / "b", task=evil, algorithm="space", baseline=evil, columns=columns, **{evil: 1})
     page = write_report(tmp_path / "runs", tmp_path / "out.html", title=evil).read_text()
     parsed = outline_of(page)
-    assert "script" not in parsed.tags
-    assert "<script" not in page
+    assert parsed.tags.count("script") == 1  # ours
+    assert "alert" not in re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)[0]
+    assert page.count("<script") == 1
     assert parsed.open == []
     assert any(evil in text for text in parsed.text)
 

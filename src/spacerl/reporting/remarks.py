@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spacerl.reporting.arenas import undrawable
+from spacerl.reporting.data import too_large
 from spacerl.reporting.groups import Group
 from spacerl.reporting.statistics import END_WINDOW
 from spacerl.reporting.text import listed
@@ -17,6 +18,7 @@ def remarks(groups: Sequence[Group]) -> list[str]:
     """One sentence each: about single runs, about seeds of one group, about groups of one seed."""
     found = [remark for group in groups for run in group.runs for remark in _of_run(run)]
     found += [remark for group in groups for remark in _of_group(group)]
+    found += [f"{name} is too large to be part of this page." for name in too_large(groups)]
     single = [group.label for group in groups if len(group.runs) == 1]
     if single:
         found.append(f"One seed only, so no interval: {', '.join(dict.fromkeys(single))}.")

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spacerl.reporting.advice import advice
 from spacerl.reporting.arenas import ARENAS, trajectory_figure, undrawable
+from spacerl.reporting.data import Video, csv_link, videos_of
 from spacerl.reporting.figures import AXES, task_figures
 from spacerl.reporting.groups import Group
 from spacerl.reporting.headline import headline
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
+FIRST_AXIS = "update"
 CAPTIONS = {
-    "reward": ("Reward", "J_R over updates. Dotted: what the baseline itself earns."),
+    "reward": ("Reward", "J_R. Dotted: what the baseline itself earns."),
     "return": ("Return", "Undiscounted reward of an episode, as other libraries count it. Dotted: the baseline's."),
-    "cost": ("Cost", "J_C over updates. Dashed: the limit h_C; the tinted zone above it is a violation."),
+    "cost": ("Cost", "J_C. Dashed: the limit h_C; the tinted zone above it is a violation."),
     "violation": ("Cumulative violation", "Sum of max(0, J_C − h_C) so far. Flat is good."),
     "reward against violation": ("Reward against violation", "What each reward cost. Up and to the left is better."),
     "divergence": ("Distance from the baseline", "J_D per episode; short dashes: its threshold h_D."),
@@ -81,6 +84,11 @@ class Plot:
     heading: str
     caption: str
     markup: Markup
+    axis: str = ""  # what it is drawn over, where there are several of it; the first is shown
+
+    @property
+    def shown(self) -> bool:
+        return self.axis in ("", FIRST_AXIS)
 
 
 @dataclass(frozen=True)
@@ -134,27 +142,38 @@ class TaskSection:
     plots: tuple[Plot, ...]
     tables: tuple[Table, ...]
     drawings: tuple[Drawing, ...]
+    axes: tuple[tuple[str, str], ...]  # column and name of what curves can be drawn over
+    advice: tuple[str, ...]
+    csv: str
+    videos: tuple[Video, ...]
 
 
-def task_section(number: int, groups: Sequence[Group], styles: Mapping[str, Style], draw: Draw) -> TaskSection:
-    """The section of the groups of one task; ``draw`` turns figures into markup."""
+def task_section(
+    number: int, name: str, groups: Sequence[Group], styles: Mapping[str, Style], draw: Draw
+) -> TaskSection:
+    """The section of groups that are compared; ``draw`` turns figures into markup."""
     lines = {group.label: _line(styles[group.label]) for group in groups}
     rows = summary_table(groups)
     milestones = reached_milestones(rows)
+    plots = _plots(number, groups, styles, draw)
     return TaskSection(
         anchor=f"task-{number}",
-        name=groups[0].task,
+        name=name,
         headline=headline(groups),
         cards=tuple(_card(row, lines[row.label]) for row in rows),
         legend=tuple(Entry(group.label, lines[group.label]) for group in groups),
         has_bands=any(len(group.runs) > 1 for group in groups),
-        plots=_plots(number, groups, styles, draw),
+        plots=plots,
         tables=(
             _table("At the end", rows, [end_cells(row) for row in rows], lines),
             _table("Along the way", rows, [course_cells(row, milestones) for row in rows], lines),
             *_evaluation_table(groups, rows, lines),
         ),
         drawings=_drawings(number, groups, styles, draw),
+        axes=tuple((axis, words) for axis, words in AXES.items() if any(plot.axis == axis for plot in plots)),
+        advice=tuple(advice(groups, rows)),
+        csv=csv_link(groups),
+        videos=videos_of(groups),
     )
 
 
@@ -203,18 +222,19 @@ def _meter(row: SummaryRow) -> str | None:
 
 def _plots(number: int, groups: Sequence[Group], styles: Mapping[str, Style], draw: Draw) -> tuple[Plot, ...]:
     figures = task_figures(groups, styles)
-    return tuple(
-        Plot(*_words(name), draw(figure, f"t{number}f{i}", f"{name} on {groups[0].task}"))
-        for i, (name, figure) in enumerate(figures.items())
-    )
+    plots = []
+    for i, (name, figure) in enumerate(figures.items()):
+        plain, _, other = name.rpartition(" by ")
+        axis = other if other in AXES else FIRST_AXIS if f"{name} by env_steps" in figures else ""
+        words = _words(plain if other in AXES else name)
+        plots.append(Plot(*words, draw(figure, f"t{number}f{i}", f"{name} on {groups[0].task}"), axis))
+    return tuple(plots)
 
 
 def _words(name: str) -> tuple[str, str]:
     """Heading and caption of a figure; "cost NAME" is a figure of one of several costs."""
     kind = name if name in CAPTIONS else name.split(" ")[0]
     heading, caption = CAPTIONS[kind]
-    for axis, words in AXES.items():
-        name = name.replace(f"by {axis}", f"by {words}")
     return heading if kind == name else f"{heading}: {name.removeprefix(kind).strip()}", caption
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import html
 import io
+import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from spacerl.reporting.palette import PAGE_COLOURS, RC
 
@@ -27,9 +30,27 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> str:
         return f'<img class="plot" alt="{spoken}" src="data:image/png;base64,{_png(figure)}">'
     view_box = re.search(r'viewBox="[^"]*"', svg)
     assert view_box is not None
-    opening = f'<svg class="plot" role="img" aria-label="{spoken}" {view_box[0]}>'
+    points = html.escape(json.dumps(_points(figure), separators=(",", ":")), quote=True)
+    opening = f'<svg class="plot" role="img" aria-label="{spoken}" data-curves="{points}" {view_box[0]}>'
     svg = _subscripts(_themed(_with_ids(svg, prefix)))
     return re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)  # last: a description is not to be themed
+
+
+def _points(figure: Figure) -> list[dict[str, Any]]:
+    """Every mean curve: the number of its group, its values, and where they are in the drawing, for a pointer."""
+    found, height = [], figure.get_figheight() * 72.0
+    for axes in figure.axes:
+        for line in axes.lines:
+            number = re.fullmatch(r"curve(\d+)-line", line.get_gid() or "")
+            if number is None:
+                continue
+            values = np.column_stack([np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)])
+            values = values[np.isfinite(values).all(axis=1)]
+            placed = axes.transData.transform(values) * 72.0 / figure.dpi
+            points = {"x": values[:, 0], "y": values[:, 1], "px": placed[:, 0], "py": height - placed[:, 1]}
+            rounded = {name: [float(f"{value:.5g}") for value in column] for name, column in points.items()}
+            found.append({"curve": int(number[1]), **rounded})
+    return found
 
 
 def _drawn(figure: Figure) -> str:
