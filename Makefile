@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := runs/quickstart
 
-.PHONY: quickstart install check test test-slow test-sb3 test-trackers lint bench clean
+.PHONY: quickstart install check test test-slow test-sb3 test-trackers test-traffic lint bench clean
 
 # Stamps stand for installed sets of packages; they are made anew when what is to be installed changes.
 $(BIN)/python:
@@ -49,6 +49,11 @@ test-sb3: $(VENV)/test.stamp
 test-trackers: $(VENV)/test.stamp
 	$(MAKE) install EXTRAS=wandb,mlflow
 	WANDB_MODE=offline $(BIN)/python -m pytest tests/test_trackers.py
+
+# The traffic tasks with all of SUMO: also its programs that build networks. Every algorithm on both.
+test-traffic: $(VENV)/test.stamp
+	$(MAKE) install EXTRAS=traffic
+	$(BIN)/python -m pytest tests/test_traffic.py -m 'slow or not slow'
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

@@ -53,10 +53,16 @@ def _task_env(task: Task, settings: EnvSettings, lanes: int) -> Env:
     try:
         if task.jax_env is None or (task.has_two_simulators and not on_device(settings)):
             threads = None if settings.workers == "auto" else max(1, settings.workers)
-            return task.make_batch_env(lanes, threads)
+            return task.make_batch_env(lanes, threads, **_hosted_options(task, settings))
         return task.make_jax_env()
     except ImportError as error:
         raise InputError(f"task '{task.name}' cannot be simulated: {error}") from error
+
+
+def _hosted_options(task: Task, settings: EnvSettings) -> dict[str, Any]:
+    if not task.hosted:
+        return {}
+    return {"timeout": settings.worker_timeout, "settings": dict(parse_arguments(settings.env_args))}
 
 
 def on_device(settings: EnvSettings) -> bool:

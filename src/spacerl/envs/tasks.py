@@ -32,6 +32,9 @@ class Task:
     drawing: str | None = None  # drawing.Scene -> image
     rules: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> observations to distribution
     baselines: str | None = None  # package whose folder holds NAME-KIND.safetensors
+    hosted: bool = False
+    """Whether its environments are Gymnasium's in worker processes, like a user's own: `env_args` are their arguments,
+    and a policy acts in [-1, 1] for the bounds of an action."""
 
     @property
     def available(self) -> bool:
@@ -49,14 +52,18 @@ class Task:
             raise InputError(f"task '{self.name}' is not written in JAX: it is simulated on the host")
         return imported(self.jax_env)(**settings)
 
-    def make_batch_env(self, lanes: int, threads: int | None) -> BatchEnv:
+    def make_batch_env(self, lanes: int, threads: int | None, **options: Any) -> BatchEnv:
+        """`options` are for hosted tasks: `timeout` of a worker, and `settings` of the environment."""
         if self.batch_env is None:
             raise InputError(f"task '{self.name}' has no simulator on the host")
-        return imported(self.batch_env)(lanes, threads)
+        return imported(self.batch_env)(lanes, threads, **options)
 
     def cost_names(self) -> tuple[str, ...]:
         env = self.make_jax_env() if self.jax_env is not None else self.make_batch_env(1, 1)
-        return env.spec.cost_names
+        try:
+            return env.spec.cost_names
+        finally:
+            env.close()
 
     def draw_frame(self) -> Callable[[Any], Any]:
         if self.drawing is None:
@@ -115,6 +122,7 @@ TRAFFIC = POINT | {
     "divergence_threshold": 10.0,
     "critic": "linear",
     "projection": "l2",
+    "environments": 13,  # the 25 episodes of the grid's batch take two rounds, the 50 of the bottleneck's four
 }
 
 POINT_CIRCLE = Task(
@@ -174,11 +182,29 @@ GRID = Task(
     summary="traffic lights of a road grid, no light red for more than 7 seconds",
     settings=TRAFFIC
     | {"cost_gae_lambda": 0.5, "batch_size": 10_000, "rollout_length": 400, "updates": 200, "hidden": (16, 16)},
+    batch_env="spacerl.envs.traffic.host:grid",
+    gymnasium_id="spacerl/Grid-v0",
+    gymnasium_env="spacerl.envs.traffic.gymnasium:GridEnv",
+    rules={
+        "rule": "spacerl.envs.traffic.rules:fixed_time_lights",
+        "actuated-rule": "spacerl.envs.traffic.rules:actuated_lights",
+    },
+    baselines="spacerl.envs.traffic",
+    hosted=True,
 )
 BOTTLENECK = Task(
     name="bottleneck",
     summary="autonomous vehicles in a traffic merge, no human slow for more than 10 seconds",
     settings=TRAFFIC | {"batch_size": 25_000, "rollout_length": 500, "updates": 300, "hidden": (50, 25)},
+    batch_env="spacerl.envs.traffic.host:bottleneck",
+    gymnasium_id="spacerl/Bottleneck-v0",
+    gymnasium_env="spacerl.envs.traffic.gymnasium:BottleneckEnv",
+    rules={
+        "rule": "spacerl.envs.traffic.rules:feedback_speed",
+        "constant-rule": "spacerl.envs.traffic.rules:constant_speed",
+    },
+    baselines="spacerl.envs.traffic",
+    hosted=True,
 )
 CAR_RACING = Task(
     name="car-racing",

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from spacerl.envs.host.in_process import InProcessEnvs
-from spacerl.envs.host.single import BadStep, Recipe
+from spacerl.envs.host.single import BadStep, Recipe, parse_arguments
 from spacerl.envs.make import is_instance, recipe_of_run
 from spacerl.envs.tasks import TASKS, task_named
 from spacerl.policies.loading import Loading, load_policy
@@ -99,9 +99,10 @@ def _recipe_of_task(config: RunConfig) -> Recipe:
     if task.gymnasium_id is None:
         drawn = ", ".join(each.name for each in TASKS.values() if each.gymnasium_id is not None)
         raise InputError(f"task '{task.name}' cannot be filmed: only {drawn} draw images")
-    # Policies of our tasks act in their physical units.
+    # Policies of our tasks act in their physical units, unless workers step them like a user's own environment.
     costs = tuple((name, "info") for name in task.cost_names())
-    return Recipe(task.gymnasium_id, costs, (("max_episode_steps", config.rollout_length),), scaled=False)
+    arguments = (("max_episode_steps", config.rollout_length), *parse_arguments(config.env_args))
+    return Recipe(task.gymnasium_id, costs, arguments, scaled=task.hosted)
 
 
 def frames_per_second(env: InProcessEnvs) -> float:

@@ -79,7 +79,7 @@ class EnvSettings:
     """The environment, and who steps it."""
 
     env_args: tuple[str, ...] = ()
-    """Your own environment: arguments it is made with, as NAME=VALUE."""
+    """Arguments that your own environment, or a traffic task, is made with, as NAME=VALUE."""
     cost: tuple[str, ...] = ()
     """Your own environment: where its cost comes from, each SOURCE or NAME=SOURCE with SOURCE one of info, info:KEY,
     info:KEY=0 (a key that is only there when it is not zero), step (Safety-Gymnasium's six values), none,

@@ -156,7 +156,8 @@ def _require_needs(draft: Draft) -> None:
             f"algorithm '{name}' handles one cost and {len(limits)} limits were given: {', '.join(several)} handle "
             "several"
         )
-    if not is_own(draft.task) and (values["cost"] or values["env_args"]):
+    has_own_arguments = is_own(draft.task) or task_named(draft.task).hosted
+    if (values["cost"] and not is_own(draft.task)) or (values["env_args"] and not has_own_arguments):
         given = "cost" if values["cost"] else "env-args"
         raise InputError(
             f"{given} was given and task '{draft.task}' has its own: it is for your own environment, --env"

@@ -25,11 +25,14 @@ class HostedEnv(BatchEnv):
         workers: int | Literal["auto"] = 0,
         timeout: float = 60.0,
         report: Callable[[str], None] | None = None,
+        at_once: int | None = None,
     ):
         self.recipe, self.lanes = recipe, lanes
         report = report or (lambda text: print(text, file=sys.stderr))
         count = min(lanes, usable_cores() if workers == "auto" else workers)
-        self._env = WorkerPool(recipe, lanes, count, timeout, report) if count else InProcessEnvs(recipe, lanes)
+        self._env = (
+            WorkerPool(recipe, lanes, count, timeout, report, at_once) if count else InProcessEnvs(recipe, lanes)
+        )
         try:
             self._probe()
         except BaseException:

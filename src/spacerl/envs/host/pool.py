@@ -115,7 +115,7 @@ class Worker:
 
 
 class WorkerPool(BatchEnv):
-    """`lanes` environments spread over worker processes."""
+    """`lanes` environments spread over worker processes, of which at most `at_once` compute at the same time."""
 
     def __init__(
         self,
@@ -124,8 +124,10 @@ class WorkerPool(BatchEnv):
         workers: int,
         timeout: float,
         report: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+        at_once: int | None = None,
     ):
         self.recipe, self.lanes, self.timeout, self.report = recipe, lanes, timeout, report
+        self.at_once = at_once or workers
         share = math.ceil(lanes / workers)
         ranges = [range(start, min(start + share, lanes)) for start in range(0, lanes, share)]
         self._restarts = 0
@@ -157,9 +159,16 @@ class WorkerPool(BatchEnv):
         for index, worker in enumerate(self.workers):
             own = slice(worker.lanes.start, worker.lanes.stop)
             if np.any(command[own] != IDLE):
-                worker.send((command[own], action[own], last[own], seed[own]))
                 asked.append((index, own))
-        for index, own in asked:
+
+        def send(places: list[tuple[int, slice]]) -> None:
+            for index, own in places:
+                self.workers[index].send((command[own], action[own], last[own], seed[own]))
+
+        send(asked[: self.at_once])
+        for place, (index, own) in enumerate(asked):
+            if place:  # the one before has answered, or is gone
+                send(asked[place + self.at_once - 1 : place + self.at_once])
             try:
                 answer = self.workers[index].receive(TICK, self.timeout)
             except Fault as fault:

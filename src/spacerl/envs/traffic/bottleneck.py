@@ -1,0 +1,257 @@
+"""A road of four lanes that narrows to two and to one: slow autonomous vehicles down in time, so that many get through
+and no human driver crawls below 5 m/s for more than 10 seconds.
+
+Geometry, demand, observations and actions are those of Flow's bottleneck0, as its version 0.4 has them, which is the
+last with the runners that the paper's authors used. What the paper leaves open:
+
+- *The missing 3600.* The paper writes the reward as outflow / (lanes * 500) and leaves out that Flow's outflow is in
+  vehicles per hour. `outflow_per` is "hour" as in Flow: 0.36 for every vehicle that left within the last 5 s. "second"
+  is the formula as printed, smaller by 3600.
+- *Windows.* The paper says that the outflow observed is that of the last 5 s; Flow's code has 10 s, and so do we.
+- *"Mean positions".* The paper lists them among what is observed; Flow's code has numbers of vehicles, and so do we.
+- *Who is slow.* A human driver costs in every step in which the speed has been below 5 m/s for more than 10 s. Steps
+  before the first action count for the 10 s, but cost nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+
+from spacerl.envs.to_gymnasium import Step
+from spacerl.envs.traffic.networks import PlainNetwork, element
+from spacerl.envs.traffic.scenario import Moment, Scenario, TrafficSettings, Vehicles, vehicle_type
+from spacerl.runs.fields import Count, Fraction, Positive, Range
+
+EDGES = ("1", "2", "3", "4", "5")
+NODES = (0.0, 100.0, 410.0, 550.0, 830.0, 985.0)  # m, where edges begin and end
+LENGTHS: dict[str, float] = dict(zip(EDGES, (100.0, 310.0, 140.0, 280.0, 155.0), strict=True))
+LANES: dict[str, int] = dict(zip(EDGES, (4, 4, 4, 2, 1), strict=True))
+ZIPPERS = ("4", "5")  # nodes where lanes merge by turns
+SPEED_LIMIT = 23.0  # m/s
+OBSERVED = {"1": 1, "2": 3, "3": 3, "4": 3, "5": 1}  # segments of equal length
+CONTROLLED = {"2": 2, "3": 2, "4": 2}
+SPEED_MODE, LANE_CHANGE_MODE = 9, 0  # of SUMO: keep right of way; never change lanes
+LEAST_SPEED = 0.01  # m/s that a vehicle can be told
+REWARD_WINDOW, OBSERVED_WINDOW = 10, 20  # steps whose outflow is rewarded, and observed
+Demand = Annotated[float, Range(lambda x: 0 < x <= 14_400, "a number above 0 and at most 14400, one a second and lane")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BottleneckSettings(TrafficSettings):
+    """Settings of the bottleneck; those that differ between versions of Flow have the values of 0.4."""
+
+    inflow: Demand = 2000.0
+    """Vehicles per hour; 1900 until Flow 0.3, 2500 in its last version."""
+    autonomous: Fraction = 0.1
+    """Share of them that are autonomous."""
+    largest_change: Positive = 1.5
+    """m/s by which an action changes a speed limit at most; until Flow 0.3 from -1.5 to 1.0."""
+    slow: Positive = 5.0
+    """m/s below which a human driver is slow."""
+    slow_limit: Positive = 10.0
+    """Seconds of it from which on a human driver costs."""
+    outflow_per: Literal["hour", "second"] = "hour"
+    """Unit of the outflow in the reward: Flow's, or the one of the formula as printed."""
+    accel: Positive = 2.6
+    """m/s2 of vehicles; 1.0 until Flow 0.3."""
+    decel: Positive = 4.5
+    """m/s2 of vehicles; 1.5 until Flow 0.3."""
+    warm_up: Count = 40
+    """Steps before the first action."""
+
+
+def _segments(numbers: dict[str, int]) -> tuple[dict[str, int], int]:
+    """Where each edge's lane-segments begin in an array, segments first and lanes within, and how many there are."""
+    begins, total = {}, 0
+    for edge, count in numbers.items():
+        begins[edge] = total
+        total += count * LANES[edge]
+    return begins, total
+
+
+SEEN_FROM, SEEN = _segments(OBSERVED)
+CONTROLLED_FROM, ACTIONS = _segments(CONTROLLED)
+
+
+def _index(numbers: dict[str, int], begins: dict[str, int], edge: str, lane: int, position: float) -> int:
+    segment = min(int(position / LENGTHS[edge] * numbers[edge]), numbers[edge] - 1)
+    return begins[edge] + segment * LANES[edge] + lane
+
+
+class Bottleneck(Scenario):
+    """The bottleneck in this process. An action changes the speed limits of the autonomous vehicles in 20 segments."""
+
+    name: ClassVar[str] = "bottleneck"
+    settings_type: ClassVar[type] = BottleneckSettings
+    step_length = 0.5
+    obs_size = 4 * SEEN + 1
+    action_size = ACTIONS
+
+    def __init__(self, settings: BottleneckSettings):
+        super().__init__(settings)
+        self.settings: BottleneckSettings = settings
+        self.action_low, self.action_high = -settings.largest_change, settings.largest_change
+        self._slow_steps: dict[str, int] = {}  # human drivers that are slow now -> for how many steps
+        self._limit: dict[str, float] = {}  # autonomous vehicles -> speed limit they were told
+        self._left: collections.deque[int] = collections.deque(maxlen=OBSERVED_WINDOW)  # vehicles that left, by step
+        self._seen = Vehicles((), [], [], [])
+        self._lanes: list[int] = []
+
+    # the road and who drives on it
+
+    def plain_network(self) -> PlainNetwork:
+        nodes = []
+        for i, x in enumerate(NODES):
+            name = str(i + 1)
+            merging = {"type": "zipper", "radius": 20.0} if name in ZIPPERS else {}
+            nodes.append(element("node", id=name, x=x, y=0.0, **merging))
+        edges = [
+            element(
+                "edge",
+                id=name,
+                from_=name,
+                to=str(int(name) + 1),
+                numLanes=LANES[name],
+                speed=SPEED_LIMIT,
+                length=LENGTHS[name],
+                spreadType="center",
+            )
+            for name in EDGES
+        ]
+        merges = [
+            element("connection", from_=a, to=b, fromLane=lane, toLane=lane // 2)
+            for a, b in (("3", "4"), ("4", "5"))
+            for lane in range(LANES[a])
+        ]
+        return PlainNetwork("bottleneck", tuple(nodes), tuple(edges), tuple(merges))
+
+    def network_needs(self) -> tuple[list[str], list[str]]:
+        return list(EDGES), []
+
+    def demand(self) -> list[str]:
+        settings = self.settings
+        elements = [vehicle_type(kind, settings.accel, settings.decel) for kind in ("human", "autonomous")]
+        elements.append(element("route", id="all", edges=" ".join(EDGES)))
+        # Flow begins with one of each, evenly spaced on edges 2 to 5.
+        for kind, edge in (("human", "2"), ("autonomous", "4")):
+            rest = EDGES[EDGES.index(edge) :]
+            elements.append(element("route", id=f"from {edge}", edges=" ".join(rest)))
+            first = {"depart": 0, "departPos": 6.0, "departSpeed": 0, "departLane": 0}
+            elements.append(element("vehicle", id=f"{kind}.first", type=kind, route=f"from {edge}", **first))
+        for kind, share in (("human", 1.0 - settings.autonomous), ("autonomous", settings.autonomous)):
+            if share > 0.0:
+                enters = {"begin": 1, "end": 86400, "vehsPerHour": share * settings.inflow}
+                how = {"departLane": "random", "departSpeed": 10}
+                elements.append(element("flow", id=kind, type=kind, route="all", **enters, **how))
+        return elements
+
+    # an episode
+
+    def begin(self, seed: int) -> np.ndarray:
+        self.simulation.begin(seed)
+        self._slow_steps, self._limit = {}, {}
+        self._left.clear()
+        for _ in range(self.settings.warm_up):
+            self._simulate()
+        return self._observation()
+
+    def advance(self, action: np.ndarray) -> Step:
+        self._command(np.clip(action, self.action_low, self.action_high))
+        self._simulate()
+        crashed = self.crashed()
+        reward = 0.0 if crashed else self._reward()
+        return Step(self._observation(), reward, self._cost(), crashed)
+
+    def _simulate(self) -> None:
+        api = self.api
+        self.simulation.step()
+        for name in api.simulation.getDepartedIDList():
+            api.vehicle.setSpeedMode(name, SPEED_MODE)
+            api.vehicle.setLaneChangeMode(name, LANE_CHANGE_MODE)
+        self._left.append(api.simulation.getArrivedNumber())
+        seen = self._seen = self.vehicles()
+        lane = api.vehicle.getLaneIndex
+        self._lanes = [lane(name) for name in seen.names]
+        before, slow = self._slow_steps, self.settings.slow
+        self._slow_steps = {
+            name: before.get(name, 0) + 1
+            for name, speed in zip(seen.names, seen.speed, strict=True)
+            if speed < slow and not name.startswith("autonomous")
+        }
+
+    def _command(self, action: np.ndarray) -> None:
+        """Shift the speed limit of every autonomous vehicle in a controlled segment; elsewhere it is the road's."""
+        limits = {}
+        seen = self._seen
+        for name, edge, lane, position in zip(seen.names, seen.edge, self._lanes, seen.position, strict=True):
+            if not name.startswith("autonomous"):
+                continue
+            limit = SPEED_LIMIT
+            if edge in CONTROLLED:
+                change = float(action[_index(CONTROLLED, CONTROLLED_FROM, edge, lane, position)])
+                limit = min(max(self._limit.get(name, SPEED_LIMIT) + change, LEAST_SPEED), SPEED_LIMIT)
+            if limit != self._limit.get(name):
+                self.api.vehicle.setMaxSpeed(name, limit)
+            limits[name] = limit
+        self._limit = limits
+
+    def _outflow(self, steps: int) -> float:
+        """Vehicles per hour that left within the last steps; fewer steps where there are not as many yet."""
+        recent = list(self._left)[-steps:]
+        return 3600.0 * sum(recent) / (len(recent) * self.step_length) if recent else 0.0
+
+    def _reward(self) -> float:
+        unit = 1.0 if self.settings.outflow_per == "hour" else 3600.0
+        return self._outflow(REWARD_WINDOW) / (2000.0 * unit)
+
+    def _cost(self) -> float:
+        limit = self.settings.slow_limit / self.step_length
+        return float(sum(steps > limit for steps in self._slow_steps.values()))
+
+    def _observation(self) -> np.ndarray:
+        """Numbers of human drivers and of autonomous vehicles in every lane-segment, their mean speeds, the outflow."""
+        count, total = [[0] * SEEN, [0] * SEEN], [[0.0] * SEEN, [0.0] * SEEN]
+        seen = self._seen
+        for name, edge, position, speed, lane in zip(*seen, self._lanes, strict=True):
+            if edge in SEEN_FROM:
+                kind = name.startswith("autonomous")
+                index = _index(OBSERVED, SEEN_FROM, edge, lane, position)
+                count[kind][index] += 1
+                total[kind][index] += speed
+        counts, totals = np.array(count, float), np.array(total)
+        means = totals / np.maximum(counts, 1.0)
+        outflow = self._outflow(OBSERVED_WINDOW) / 2000.0
+        return np.concatenate([counts.ravel() / 20.0, means.ravel() / 50.0, [outflow]]).astype(np.float32)
+
+    # drawings
+
+    def moment(self) -> Moment:
+        seen = self._seen
+        position, angle = self.places(seen.names)
+        return Moment(
+            time=self.api.simulation.getTime(),
+            position=position,
+            angle=angle,
+            speed=np.array(seen.speed),
+            autonomous=np.array([name.startswith("autonomous") for name in seen.names], bool),
+            lights=(),
+            red_time=np.zeros(0),
+            along=self._along(),
+            queues=self._queues(),
+        )
+
+    def _along(self) -> np.ndarray:
+        """m along the road; inside a junction unknown."""
+        starts: dict[str, float] = dict(zip(EDGES, NODES[:-1], strict=True))
+        pairs = zip(self._seen.edge, self._seen.position, strict=True)
+        return np.array([starts.get(edge, math.nan) + at for edge, at in pairs], float)
+
+    def _queues(self) -> np.ndarray:
+        """(5,) slow vehicles on every edge."""
+        pairs = list(zip(self._seen.edge, self._seen.speed, strict=True))
+        return np.array([sum(edge == name and speed < self.slow for edge, speed in pairs) for name in EDGES], float)

@@ -1,0 +1,371 @@
+"""Lights of a road grid: switch them so that vehicles are fast, and no light is red for more than 7 seconds.
+
+Geometry, demand and observations are those of Flow's partially observed traffic-light grid, as its version 0.4 has
+them, which is the last with the runners that the paper's authors used. What the paper leaves open:
+
+- *Whose red time counts.* One direction of a crossing is always red, so "light i is red" needs a choice. `red_counts`
+  is "either" by default: the time since the direction that is red now turned red, which no traffic can escape by being
+  on the other road. "north-south" counts that direction alone.
+- *Yellow is not red.* A direction is red from the end of its yellow to its next green: after g seconds of green and
+  `switch_time` of yellow of the other one it has been red for g + `switch_time`.
+- *What an episode begins with.* Flow keeps timers and directions of the episode before; here every episode begins with
+  green from north to south, timers at zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from spacerl.envs.to_gymnasium import Step
+from spacerl.envs.traffic.networks import PlainNetwork, element
+from spacerl.envs.traffic.scenario import Inflow, Light, Moment, Scenario, TrafficSettings, Vehicles, vehicle_type
+from spacerl.runs.fields import NotNegative, Positive, Range
+
+INNER, ENTRY, EXIT = 300.0, 300.0, 100.0  # m
+SPEED_LIMIT = 35.0  # m/s
+OBSERVED = 2  # vehicles nearest to the stop line, on each approach
+SPEED_MODE = 25  # of SUMO: keep right of way and stop at red
+GREEN, YELLOW = ("GrGr", "rGrG"), ("ryry", "yryr")  # by direction: what it has, and what leads to it
+Size = Annotated[int, Range(lambda x: 1 <= x <= 10, "a whole number from 1 to 10")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridSettings(TrafficSettings):
+    """Settings of the grid; those that differ between versions of Flow have the values of 0.4."""
+
+    rows: Size = 2
+    """Crossings from south to north."""
+    columns: Size = 2
+    """Crossings from west to east."""
+    inflow: Inflow = 300.0
+    """Vehicles per hour on each entry."""
+    switch_time: Positive = 3.0
+    """Seconds of yellow; 2 until Flow 0.3."""
+    red_limit: Positive = 7.0
+    """Seconds of red from which on a light costs."""
+    red_counts: Literal["either", "north-south"] = "either"
+    """Directions whose red time counts."""
+    target_speed: Positive = 50.0
+    """m/s that the reward compares with."""
+    accel: Positive = 2.6
+    """m/s2 of vehicles; 1.0 until Flow 0.3."""
+    decel: Positive = 7.5
+    """m/s2 of vehicles; 1.5 until Flow 0.3."""
+    depart_speed: Annotated[float | Literal["max"], Range(lambda x: x >= 0, "a number that is not negative")] = 30.0
+    """m/s at which vehicles enter; max until Flow 0.3."""
+    junction_radius: NotNegative = 6.2
+    """m; 3.1 in Flow 0.3."""
+
+
+class Crossing(NamedTuple):
+    """One traffic light and the edges that lead to it: from west, south, east and north."""
+
+    name: str
+    approaches: tuple[str, str, str, str]
+
+
+class Grid(Scenario):
+    """The grid in this process. An action above zero asks its light to switch; asking during yellow changes nothing."""
+
+    name: ClassVar[str] = "grid"
+    settings_type: ClassVar[type] = GridSettings
+    step_length = 1.0
+    action_low, action_high = -1.0, 1.0
+
+    def __init__(self, settings: GridSettings):
+        super().__init__(settings)
+        self.settings: GridSettings = settings
+        self.layout = Layout(settings.rows, settings.columns)
+        self.crossings = self.layout.crossings
+        count = len(self.crossings)
+        self.action_size = count
+        self.obs_size = 3 * 4 * OBSERVED * count + 2 * len(self.layout.edges) + 3 * count
+        self._row = {name: i for i, name in enumerate(self.layout.edges)}
+        # Where the vehicles of an edge appear among those nearest to a stop line.
+        self._approach = {name: i for i, name in enumerate(sum((c.approaches for c in self.crossings), ()))}
+        self._number = {name: self.layout.number(name) / (self.layout.numbered - 1) for name in self._approach}
+        self._per_vehicle = np.array([5.0 / self.layout.length(name) for name in self.layout.edges])
+        self._reset_lights()
+
+    def _reset_lights(self) -> None:
+        count = len(self.crossings)
+        self.timer = np.zeros(count)
+        self.direction = np.zeros(count, int)  # 0: north and south have green, or are about to
+        self.yellow = np.zeros(count, bool)
+        self.red = np.zeros((count, 2))  # s that north-south and east-west have been red
+
+    # the road and who drives on it
+
+    def plain_network(self) -> PlainNetwork:
+        return self.layout.plain_network(self.settings.junction_radius)
+
+    def network_needs(self) -> tuple[list[str], list[str]]:
+        return list(self.layout.edges), [crossing.name for crossing in self.crossings]
+
+    def demand(self) -> list[str]:
+        settings = self.settings
+        elements = [vehicle_type("human", settings.accel, settings.decel)]
+        routes = self.layout.routes()
+        elements += [element("route", id=name, edges=" ".join(edges)) for name, edges in routes.items()]
+        elements += [
+            element("vehicle", id=f"first.{name}", type="human", route=name, depart=0, departPos=6.0, departSpeed=0)
+            for name in routes
+        ]
+        elements += [
+            element(
+                "flow",
+                id=f"flow.{name}",
+                type="human",
+                route=name,
+                begin=1,
+                end=86400,
+                vehsPerHour=settings.inflow,
+                departLane="free",
+                departSpeed=settings.depart_speed,
+            )
+            for name in routes
+        ]
+        return elements
+
+    # an episode
+
+    def begin(self, seed: int) -> np.ndarray:
+        self.simulation.begin(seed)
+        self._reset_lights()
+        for crossing in self.crossings:
+            self.api.trafficlight.setRedYellowGreenState(crossing.name, GREEN[0])
+        self._simulate()
+        return self._observation(self.vehicles())
+
+    def advance(self, action: np.ndarray) -> Step:
+        self._switch(np.asarray(action) > 0.0)
+        self._simulate()
+        seen = self.vehicles()
+        crashed = self.crashed()
+        reward = 0.0 if crashed else self._reward(seen.speed)
+        return Step(self._observation(seen), reward, self._cost(), crashed)
+
+    def _simulate(self) -> None:
+        self.simulation.step()
+        for name in self.api.simulation.getDepartedIDList():
+            self.api.vehicle.setSpeedMode(name, SPEED_MODE)
+
+    def _switch(self, asked: np.ndarray) -> None:
+        """Lights in yellow count on; the others toggle where they are asked to."""
+        for i, crossing in enumerate(self.crossings):
+            state = None
+            if self.yellow[i]:
+                self.timer[i] += self.step_length
+                if self.timer[i] >= self.settings.switch_time:
+                    self.yellow[i] = False
+                    state = GREEN[self.direction[i]]
+            elif asked[i]:
+                self.direction[i] = 1 - self.direction[i]
+                self.yellow[i], self.timer[i] = True, 0.0
+                state = YELLOW[self.direction[i]]
+            if state is not None:
+                self.api.trafficlight.setRedYellowGreenState(crossing.name, state)
+        # Of a light in yellow the direction is the one to come, which is red still.
+        waiting = np.where(self.yellow, self.direction, 1 - self.direction)
+        for i, which in enumerate(waiting):
+            self.red[i, which] += self.step_length
+            self.red[i, 1 - which] = 0.0
+
+    @property
+    def red_time(self) -> np.ndarray:
+        """(lights,) s that each has been red, of the directions that count."""
+        return self.red[:, 0] if self.settings.red_counts == "north-south" else self.red.max(axis=1)
+
+    def _cost(self) -> float:
+        return float(np.sum(self.red_time > self.settings.red_limit))
+
+    def _reward(self, speeds: list[float]) -> float:
+        """How near all vehicles are to the speed wanted: 1 where all have it, 0 where all stand or none is there."""
+        if not speeds:
+            return 0.0
+        wanted = self.settings.target_speed
+        worst = wanted * math.sqrt(len(speeds))
+        distance = math.sqrt(sum((speed - wanted) ** 2 for speed in speeds))
+        return max(worst - distance, 0.0) / worst
+
+    def _observation(self, seen: Vehicles) -> np.ndarray:
+        """Speeds, distances and edge numbers of the vehicles nearest to each stop line; density and mean speed of every
+        edge; timer, direction and yellow of every light."""
+        edges = len(self.layout.edges)
+        count, total = [0] * edges, [0.0] * edges
+        nearest: dict[int, list[tuple[float, float]]] = {}
+        for edge, position, speed in zip(seen.edge, seen.position, seen.speed, strict=True):
+            row = self._row.get(edge)
+            if row is None:  # inside a crossing
+                continue
+            count[row] += 1
+            total[row] += speed
+            approach = self._approach.get(edge)
+            if approach is not None:
+                nearest.setdefault(approach, []).append((self.layout.lengths[row] - position, speed))
+        obs = np.zeros(self.obs_size, np.float32)
+        slots = OBSERVED * len(self._approach)
+        names = tuple(self._approach)
+        for approach, vehicles in nearest.items():
+            vehicles.sort()
+            for k, (distance, speed) in enumerate(vehicles[:OBSERVED]):
+                slot = OBSERVED * approach + k
+                obs[slot] = speed / SPEED_LIMIT
+                obs[slots + slot] = distance / INNER
+                obs[2 * slots + slot] = self._number[names[approach]]
+        counts = np.array(count)
+        start = 3 * slots
+        obs[start : start + edges] = counts * self._per_vehicle
+        obs[start + edges : start + 2 * edges] = np.array(total) / (SPEED_LIMIT * np.maximum(counts, 1))
+        obs[start + 2 * edges :] = np.concatenate([self.timer, self.direction, self.yellow])
+        return obs
+
+    # drawings
+
+    def moment(self) -> Moment:
+        seen = self.vehicles()
+        position, angle = self.places(seen.names)
+        speed = np.array(seen.speed)
+        return Moment(
+            time=self.api.simulation.getTime(),
+            position=position,
+            angle=angle,
+            speed=speed,
+            autonomous=np.zeros(len(speed), bool),
+            lights=self._stop_lines(),
+            red_time=self.red_time.copy(),
+            along=self._along(seen),
+            queues=self._queues(seen),
+        )
+
+    def _stop_lines(self) -> tuple[Light, ...]:
+        light, lane = self.api.trafficlight, self.api.lane
+        lines = []
+        for crossing in self.crossings:
+            state = light.getRedYellowGreenState(crossing.name)
+            for controlled, letter in zip(light.getControlledLanes(crossing.name), state, strict=True):
+                (x, y), end = lane.getShape(controlled)[-2:]
+                lines.append(Light(end, math.atan2(end[1] - y, end[0] - x), letter))
+        return tuple(lines)
+
+    def _along(self, seen: Vehicles) -> np.ndarray:
+        """m along the southernmost road to the east."""
+        starts, begin = {}, 0.0
+        for name in self.layout.routes()["bot0_0"]:
+            starts[name] = begin
+            begin += self.layout.length(name)
+        return np.array(
+            [starts.get(edge, math.nan) + at for edge, at in zip(seen.edge, seen.position, strict=True)], float
+        )
+
+    def _queues(self, seen: Vehicles) -> np.ndarray:
+        """(approaches,) vehicles slower than 5 m/s on every edge that leads to a light."""
+        queues = np.zeros(len(self._approach))
+        for edge, speed in zip(seen.edge, seen.speed, strict=True):
+            if edge in self._approach and speed < self.slow:
+                queues[self._approach[edge]] += 1
+        return queues
+
+
+class Layout:
+    """Names and places of a grid of crossings, as Flow has them: crossings from the south-west, row by row; `bot` leads
+    east, `top` west, `right` north and `left` south."""
+
+    def __init__(self, rows: int, columns: int):
+        self.rows, self.columns = rows, columns
+        across = [(kind, r, c) for r in range(rows) for c in range(columns + 1) for kind in ("bot", "top")]
+        up = [(kind, r, c) for r in range(rows + 1) for c in range(columns) for kind in ("left", "right")]
+        named = {f"{kind}{r}_{c}": (kind, r, c) for kind, r, c in across + up}
+        self._place = named
+        self.edges = tuple(sorted(named, key=self.number))
+        self.lengths = [self.length(name) for name in self.edges]
+
+    def number(self, edge: str) -> int:
+        """Of an edge, counted as in Flow."""
+        kind, r, c = self._place[edge]
+        below = 2 * (self.columns + 1) * r + 2 * self.columns * r
+        if kind in ("bot", "top"):
+            return below + 2 * self.columns + 2 * c + 1 + (kind == "top")
+        return below + 2 * c + 1 + (kind == "right")
+
+    @property
+    def numbered(self) -> int:
+        """How many numbers Flow has for edges; it counts both directions twice."""
+        return 4 * ((self.columns + 1) * self.rows + self.columns)
+
+    @functools.cached_property
+    def crossings(self) -> tuple[Crossing, ...]:
+        return tuple(
+            Crossing(self._centre(r, c), (f"bot{r}_{c}", f"right{r}_{c}", f"top{r}_{c + 1}", f"left{r + 1}_{c}"))
+            for r in range(self.rows)
+            for c in range(self.columns)
+        )
+
+    def _centre(self, r: int, c: int) -> str:
+        return f"center{r * self.columns + c}"
+
+    def ends(self, edge: str) -> tuple[str, str]:
+        """Nodes that an edge leads from and to."""
+        kind, r, c = self._place[edge]
+        if kind in ("bot", "top"):
+            west = self._centre(r, c - 1) if c > 0 else f"west{r}"
+            east = self._centre(r, c) if c < self.columns else f"east{r}"
+            return self._directed((west, east) if kind == "bot" else (east, west))
+        south = self._centre(r - 1, c) if r > 0 else f"south{c}"
+        north = self._centre(r, c) if r < self.rows else f"north{c}"
+        return self._directed((south, north) if kind == "right" else (north, south))
+
+    @staticmethod
+    def _directed(ends: tuple[str, str]) -> tuple[str, str]:
+        """Vehicles enter at another node than they leave at: entries are longer."""
+        start, end = ends
+        inner = "center"
+        return (
+            start if start.startswith(inner) else f"{start}_in",
+            end if end.startswith(inner) else f"{end}_out",
+        )
+
+    def length(self, edge: str) -> float:
+        start, end = self.ends(edge)
+        return ENTRY if start.endswith("_in") else EXIT if end.endswith("_out") else INNER
+
+    def routes(self) -> dict[str, tuple[str, ...]]:
+        """Straight on from every entry, by the entry's name."""
+        rows, columns = self.rows, self.columns
+        routes = []
+        for r in range(rows):
+            routes.append(tuple(f"bot{r}_{c}" for c in range(columns + 1)))
+            routes.append(tuple(f"top{r}_{c}" for c in reversed(range(columns + 1))))
+        for c in range(columns):
+            routes.append(tuple(f"right{r}_{c}" for r in range(rows + 1)))
+            routes.append(tuple(f"left{r}_{c}" for r in reversed(range(rows + 1))))
+        return {route[0]: route for route in routes}
+
+    def plain_network(self, radius: float) -> PlainNetwork:
+        nodes = []
+        for r in range(self.rows):
+            for c in range(self.columns):
+                place = {"x": c * INNER, "y": r * INNER}
+                nodes.append(element("node", id=self._centre(r, c), **place, type="traffic_light", radius=radius))
+        width, height = (self.columns - 1) * INNER, (self.rows - 1) * INNER
+        for way, away in (("in", ENTRY), ("out", EXIT)):
+            for c in range(self.columns):
+                nodes.append(element("node", id=f"south{c}_{way}", x=c * INNER, y=-away, type="priority"))
+                nodes.append(element("node", id=f"north{c}_{way}", x=c * INNER, y=height + away, type="priority"))
+            for r in range(self.rows):
+                nodes.append(element("node", id=f"west{r}_{way}", x=-away, y=r * INNER, type="priority"))
+                nodes.append(element("node", id=f"east{r}_{way}", x=width + away, y=r * INNER, type="priority"))
+        edges = []
+        for name in self.edges:
+            start, end = self.ends(name)
+            shape = {"numLanes": 1, "speed": SPEED_LIMIT, "priority": 78, "length": self.length(name)}
+            edges.append(element("edge", id=name, from_=start, to=end, **shape))
+        straight = [pair for route in self.routes().values() for pair in itertools.pairwise(route)]
+        connections = [element("connection", from_=a, to=b, fromLane=0, toLane=0) for a, b in straight]
+        return PlainNetwork("grid", tuple(nodes), tuple(edges), tuple(connections))
