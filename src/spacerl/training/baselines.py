@@ -21,6 +21,7 @@ from spacerl.types import InputError, unknown_name
 # Thresholds as multiples of the task's own h_C. The paper gives none: J_C about 0, about h_C, and above it.
 LIMIT_FACTORS = {"cost": 0.1, "near": 1.0, "reward": 3.0}
 EVALUATION_EPISODES, EVALUATION_STEPS = 20_000, 1_000_000  # at most
+HOSTED_STEPS = 100_000  # at most, of a task that worker processes step
 # The trust region is wider than in the paper's table, so that a baseline takes minutes.
 USUAL = {"updates": 150, "delta": 1e-2, "seed": 0}
 NOT_OF_THE_COMMAND = ("simulator", "workers", "algorithm", "task")  # where it ran, and what follows from the others
@@ -76,7 +77,8 @@ def _measured(draft: Draft, policy: NetworkPolicy, limit: float) -> tuple[RunCon
     parts = assemble(draft)
     try:
         config = parts.config
-        episodes = min(EVALUATION_EPISODES, EVALUATION_STEPS // config.rollout_length)
+        steps = HOSTED_STEPS if task_named(config.task).hosted else EVALUATION_STEPS
+        episodes = min(EVALUATION_EPISODES, steps // config.rollout_length)
         play = Play(episodes, config.rollout_length, config.seed + 1)
         limits = (limit,) * len(config.cost_limit)
         return config, episodes, evaluate_policy(parts.env, policy, limits, config.discount, play)["stochastic"]

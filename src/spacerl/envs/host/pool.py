@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -24,10 +26,10 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 import spacerl
-from spacerl.envs.host.in_process import empty_tick
+from spacerl.envs.host.shared import SharedTick, new_memory
 from spacerl.envs.host.single import BadStep, Recipe
-from spacerl.envs.host.worker import BAD_STEP, INPUT, READY, TICK
-from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, InputError, Tick
+from spacerl.envs.host.worker import BAD_STEP, END, INPUT, READY, TICK
+from spacerl.types import IDLE, BatchEnv, EnvSpec, InputError, Tick
 
 FAULTS_IN_A_ROW = 3  # of one worker, without an episode completed in between, that a run survives
 SECONDS_TO_START = 120.0
@@ -44,8 +46,8 @@ class Fault(Exception):
 class Worker:
     """One process and the lanes it holds."""
 
-    def __init__(self, recipe: Recipe, lanes: range, timeout: float):
-        self.lanes, self.timeout = lanes, timeout
+    def __init__(self, recipe: Recipe, lanes: slice, of: int, memory: int):
+        self.lanes = lanes
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         ours, theirs = socket.socketpair()
         root = str(Path(spacerl.__file__).parent.parent)
@@ -53,31 +55,37 @@ class Worker:
         # One thread each: the workers are the parallelism, and libraries that take every core would fight over them.
         quiet = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "spacerl.envs.host.worker", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-m", "spacerl.envs.host.worker", str(theirs.fileno()), str(memory)],
+            pass_fds=[theirs.fileno(), memory],
             stdin=subprocess.DEVNULL,
             stderr=self.log,
             env={**os.environ, **quiet, "PYTHONPATH": paths},
         )
         theirs.close()
         self.connection = Connection(ours.detach())
+        self._answered = select.poll()  # the connection's own poll makes a selector anew for every call
+        self._answered.register(self.connection.fileno(), select.POLLIN)
         with contextlib.suppress(OSError):  # dead already: waiting for its answer says so
             self.connection.send((os.getcwd(), sys.path))
-            self.connection.send((CloudpickleWrapper(recipe), len(lanes)))  # type: ignore[arg-type]
+            self.connection.send((CloudpickleWrapper(recipe), lanes, of))  # type: ignore[arg-type]
 
-    def send(self, message: Any) -> None:
+    def send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):
-            self.connection.send(message)
+            self.connection.send_bytes(message)
 
-    def receive(self, expected: str, timeout: float) -> Any:
-        """The worker's answer; a Fault with everything known where there is none."""
+    def receive(self, timeout: float) -> Any:
+        """What a worker says once it is ready; nothing after a tick. A Fault with everything known where it says
+        nothing."""
         try:
-            if not self.connection.poll(timeout):
+            if not self._answered.poll(1000.0 * timeout):
                 raise Fault(f"it did not answer within {timeout:g} seconds\n{self._where_it_hangs()}")
-            kind, content = self.connection.recv()
+            message = self.connection.recv_bytes()
         except (EOFError, OSError):
             raise Fault(f"{self._death()}\n{self._last_words()}") from None
-        if kind == expected:
+        if message == TICK:
+            return None
+        kind, content = pickle.loads(message)
+        if kind == READY:
             return content
         if kind == INPUT:
             raise InputError(content)
@@ -104,7 +112,7 @@ class Worker:
         return self.log.read()[-characters:].strip()
 
     def close(self, patience: float = 2.0) -> None:
-        self.send(None)
+        self.send(END)
         self.connection.close()
         try:
             self.process.wait(patience)
@@ -129,14 +137,16 @@ class WorkerPool(BatchEnv):
         self.recipe, self.lanes, self.timeout, self.report = recipe, lanes, timeout, report
         self.at_once = at_once or workers
         share = math.ceil(lanes / workers)
-        ranges = [range(start, min(start + share, lanes)) for start in range(0, lanes, share)]
+        parts = [slice(start, min(start + share, lanes)) for start in range(0, lanes, share)]
         self._restarts = 0
         _require_portable(recipe)
-        self.workers = [Worker(recipe, each, timeout) for each in ranges]
+        self._memory = new_memory()
+        self.workers = [Worker(recipe, each, lanes, self._memory) for each in parts]
         self._in_a_row = [0] * len(self.workers)
         try:
             for index in range(len(self.workers)):
                 self._spec, self.observations = self._started(index)
+            self._shared = SharedTick(self._memory, self._spec, lanes)
         except BaseException:
             self.close()
             raise
@@ -149,37 +159,36 @@ class WorkerPool(BatchEnv):
         """What a worker's environments are, and how their observations are translated."""
         while True:
             try:
-                return self.workers[index].receive(READY, max(SECONDS_TO_START, self.timeout))
+                return self.workers[index].receive(max(SECONDS_TO_START, self.timeout))
             except Fault as fault:
                 self._replace(index, fault)
 
     def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
-        out = empty_tick(self._spec, self.lanes)
-        asked = []
-        for index, worker in enumerate(self.workers):
-            own = slice(worker.lanes.start, worker.lanes.stop)
-            if np.any(command[own] != IDLE):
-                asked.append((index, own))
-
-        def send(places: list[tuple[int, slice]]) -> None:
-            for index, own in places:
-                self.workers[index].send((command[own], action[own], last[own], seed[own]))
-
-        send(asked[: self.at_once])
-        for place, (index, own) in enumerate(asked):
+        busy = command != IDLE
+        asked = [index for index, worker in enumerate(self.workers) if busy[worker.lanes].any()]
+        lost = np.zeros(self.lanes, bool)
+        self._shared.tell(command, action, last, seed)
+        for index in asked[: self.at_once]:
+            self.workers[index].send(TICK)
+        for place, index in enumerate(asked):
             if place:  # the one before has answered, or is gone
-                send(asked[place + self.at_once - 1 : place + self.at_once])
+                for following in asked[place + self.at_once - 1 : place + self.at_once]:
+                    self.workers[following].send(TICK)
             try:
-                answer = self.workers[index].receive(TICK, self.timeout)
+                self.workers[index].receive(self.timeout)
             except Fault as fault:
                 self._replace(index, fault)
                 self._started(index)
-                out.lost[own] = (command[own] == STEP) | (command[own] == RESET)
-                continue
-            for mine, theirs in zip(out, answer, strict=True):
-                mine[own] = theirs
-            if np.any(answer.terminated | answer.truncated):
-                self._in_a_row[index] = 0
+                lost[self.workers[index].lanes] = busy[self.workers[index].lanes]
+        out = self._shared.result()
+        if lost.any() or not busy.all():  # nothing of an earlier tick is left in lanes that did not answer
+            for array in out:
+                array[lost | ~busy] = 0
+        out.lost[lost] = True
+        ended = out.terminated | out.truncated
+        if ended.any():
+            for index, worker in enumerate(self.workers):
+                self._in_a_row[index] *= not ended[worker.lanes].any()
         return out
 
     def _replace(self, index: int, fault: Fault) -> None:
@@ -194,7 +203,7 @@ class WorkerPool(BatchEnv):
                 f"completing an episode; the last time: {_brief(str(fault))}"
             )
         self.report(f"worker {index} of environment '{self.recipe.name}' is replaced: {fault}")
-        self.workers[index] = Worker(self.recipe, old.lanes, self.timeout)
+        self.workers[index] = Worker(self.recipe, old.lanes, self.lanes, self._memory)
 
     def as_given(self, obs: Any) -> Any:
         return self.observations.decode(obs)
@@ -208,9 +217,12 @@ class WorkerPool(BatchEnv):
 
     def close(self) -> None:
         for worker in self.workers:
-            worker.send(None)  # all are told before the first is waited for
+            worker.send(END)  # all are told before the first is waited for
         for worker in self.workers:
             worker.close()
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
 
 
 def _require_portable(recipe: Recipe) -> None:

@@ -37,7 +37,7 @@ class Simulation:
     def __init__(self, arguments: list[str], window: bool = False):
         self._arguments, self._window = arguments, window
         self.seconds = 0.0
-        """Time spent inside SUMO so far."""
+        """Time of a core spent inside SUMO so far; not that spent waiting for one."""
         self._started = False
         if window:
             require_screen()
@@ -53,7 +53,7 @@ class Simulation:
     def begin(self, seed: int) -> None:
         """A new episode."""
         arguments = [*self._arguments, "--seed", str(seed)]
-        began = time.perf_counter()
+        began = time.thread_time()
         try:
             if self._started:
                 self.api.load(arguments)
@@ -66,12 +66,12 @@ class Simulation:
             reason = " ".join(str(error).split())
             raise InputError(f"SUMO cannot load the simulation: {reason}") from error
         finally:
-            self.seconds += time.perf_counter() - began
+            self.seconds += time.thread_time() - began
 
     def step(self) -> None:
-        began = time.perf_counter()
+        began = time.thread_time()
         self.api.simulationStep()
-        self.seconds += time.perf_counter() - began
+        self.seconds += time.thread_time() - began
 
     def close(self) -> None:
         if self._started:
