@@ -12,6 +12,7 @@ that was trained under half of the limits, `unsafe` one that was trained for rew
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -130,12 +131,12 @@ def constant(case: Case) -> Callable[[np.ndarray], np.ndarray]:
     return still
 
 
-def of_case(case: Case, factor: float = 1.0) -> dict[str, Any]:
+def of_case(options, case: Case, factor: float = 1.0) -> dict[str, Any]:
     return {
         "env": case.env,
         "cost": {name: function for name, (function, _) in case.costs.items()},
         "cost_limit": {name: factor * limit for name, (_, limit) in case.costs.items()},
-        "batch_size": case.batch_size,
+        "batch_size": options.batch_size or case.batch_size,
         "workers": 0,
         "progress": False,
         "log": (),
@@ -157,7 +158,7 @@ def baselines(options) -> None:
         rule = {"algorithm": "space-alone"} if kind == "safe" else {"algorithm": "trpo"}
         started = time.time()
         result = spacerl.train(
-            **of_case(CASES[name], 0.5), **rule, seed=TRAINED_WITH, updates=options.baseline_updates, out=out
+            **of_case(options, CASES[name], 0.5), **rule, seed=TRAINED_WITH, updates=options.baseline_updates, out=out
         )
         last = result.metrics[-1]
         print(
@@ -190,9 +191,9 @@ def run(options) -> None:
         rows: list[dict[str, float]] = []
         folder = options.out / "runs" / path.stem
         spacerl.train(
-            **of_case(CASES[name]),
+            **of_case(options, CASES[name]),
             **chosen,
-            **dict(pair.split("=") for pair in options.settings),
+            **{name: json.loads(value) for name, value in (pair.split("=") for pair in options.settings)},
             algorithm=algorithm,
             seed=seed,
             updates=options.updates,
@@ -210,41 +211,37 @@ def last_third(values: np.ndarray) -> np.ndarray:
     return values[-max(1, len(values) // 3) :]
 
 
+def of_limits(case: Case, run: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(updates, K) J_C in parts of h_C."""
+    columns = [f"J_C_{cost}" if len(case.costs) > 1 else "J_C" for cost in case.costs]
+    return np.stack([run[c] / limit for c, (_, limit) in zip(columns, case.costs.values(), strict=True)], axis=1)
+
+
+def cells_of(case: Case, runs: list[dict[str, np.ndarray]]) -> list[str]:
+    """J_R at the start and, with the rest, over the last third of training; violations over all of it."""
+    J_R = np.array([last_third(run["J_R"]).mean() for run in runs])
+    ratios = [of_limits(case, run) for run in runs]
+    ended = [last_third(each) for each in ratios]
+    interval = mean_interval(J_R)
+    return [
+        f"{np.mean([run['J_R'][0] for run in runs]):.4g}",
+        f"{J_R.mean():.4g} ± {(interval.high - interval.low) / 2:.2g}",
+        " ".join(f"{each.mean(0).max():.2f}" for each in ended),
+        f"{np.mean([(each.max(1) > 1).mean() for each in ended]):.2f}",
+        f"{np.mean([np.maximum(each - 1, 0).sum() for each in ratios]):.2f}",
+    ]
+
+
 def table(options) -> None:
-    """Markdown: means over the last third of training and over seeds."""
+    """Markdown: means over the last third of training and over seeds; the worst J_C / h_C of each seed."""
     print("| environment | algorithm | pi_B | J_R start | J_R | J_C / h_C | above | violations / h_C |\n|" + "---|" * 8)
     for name in options.cases:
-        names = list(CASES[name].costs)
         for algorithm in options.algorithms:
             for kind in options.baselines if algorithm == "space" else ("none",):
-                found = [
-                    dict(np.load(path)) for path in sorted(options.out.glob(f"{name}.{algorithm}.{kind}.[0-9]*.npz"))
-                ]
-                if not found:
-                    continue
-                columns = [f"J_C_{cost}" if len(names) > 1 else "J_C" for cost in names]
-                limits = [limit for _, limit in CASES[name].costs.values()]
-                J_R = np.array([last_third(each["J_R"]).mean() for each in found])
-                costs = [
-                    max(last_third(each[c]).mean() / limit for c, limit in zip(columns, limits, strict=True))
-                    for each in found
-                ]
-                above = [
-                    np.mean(
-                        [max(each[c][-k] / h for c, h in zip(columns, limits, strict=True)) > 1 for k in range(1, 21)]
-                    )
-                    for each in found
-                ]
-                violations = [
-                    sum(np.maximum(each[c] / h - 1, 0).sum() for c, h in zip(columns, limits, strict=True))
-                    for each in found
-                ]
-                start = np.mean([each["J_R"][0] for each in found])
-                interval = mean_interval(J_R)
-                half = (interval.high - interval.low) / 2
-                cells = [name, algorithm, kind, f"{start:.4g}", f"{J_R.mean():.4g} ± {half:.2g}"]
-                cells += [" ".join(f"{c:.2f}" for c in costs), f"{np.mean(above):.2f}", f"{np.mean(violations):.2f}"]
-                print("| " + " | ".join(cells) + " |")
+                paths = sorted(options.out.glob(f"{name}.{algorithm}.{kind}.[0-9]*.npz"))
+                if paths:
+                    cells = cells_of(CASES[name], [dict(np.load(path)) for path in paths])
+                    print("| " + " | ".join([name, algorithm, kind, *cells]) + " |")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -256,6 +253,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS)
     parser.add_argument("--baselines", nargs="+", default=BASELINES, choices=BASELINES)
     parser.add_argument("--settings", nargs="*", default=[], help="NAME=VALUE, for the search")
+    parser.add_argument("--batch-size", type=int, help="instead of each environment's own")
     parser.add_argument("--seeds", nargs="+", type=int, default=[10, 11, 12])
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--baseline-updates", type=int, default=40)

@@ -24,7 +24,7 @@ def script(name: str) -> ModuleType:
 
 
 def test_every_script_has_a_test():
-    tested = {"speed", "safe_and_fast", "ant", "theorem"}
+    tested = {"speed", "safe_and_fast", "any_environment", "ant", "theorem"}
     assert {path.stem for path in BENCHMARKS.glob("*.py")} == tested
 
 
@@ -52,6 +52,23 @@ def test_safe_and_fast(tmp_path, capsys):
     assert near[0].shape == (2, 2, 4)
     assert np.array_equal(near[0][:, 0, 0], near[1][:, 0, 0])  # one seed, one first batch
     assert np.all(near[0][:, 0, 3] != near[1][:, 0, 3])  # and another trust region
+
+
+def test_any_environment(tmp_path, capsys):
+    """Every kind of baseline on one environment; the table's means by hand."""
+    benchmark = script("any_environment")
+    assert {case.half for case in benchmark.CASES.values()} == {"search", "judge"}
+    assert len(benchmark.CASES) >= 8
+    size = ["--out", str(tmp_path), "--cases", "cart", "--batch-size", "300", "--seeds", "3"]
+    benchmark.main(["baselines", *size, "--baseline-updates", "1"])
+    benchmark.main(["run", *size, "--updates", "3", "--algorithms", "pcpo", "space", "--settings", "critic_steps=2"])
+    capsys.readouterr()
+    benchmark.main(["table", *size, "--algorithms", "pcpo", "space"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [tuple(row[1:3]) for row in rows] == [("pcpo", "none"), *(("space", k) for k in benchmark.BASELINES)]
+    with np.load(tmp_path / "cart.pcpo.none.3.npz") as columns:
+        assert columns["J_R"].shape == (3,)
+        assert float(rows[0][5]) == pytest.approx(columns["J_C"][-1] / 20.0, abs=0.005)
 
 
 def test_theorem(tmp_path, capsys, monkeypatch):

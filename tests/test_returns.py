@@ -6,7 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from spacerl.core.returns import advantages_and_returns, episode_sums, least_sums, step_indices, unaffected
+from spacerl.core.returns import (
+    advantages_and_returns,
+    contrast_of_halves,
+    episode_sums,
+    least_sums,
+    step_indices,
+    unaffected,
+)
 
 
 def random_columns(seed: int, T: int = 23, N: int = 6, S: int = 3):
@@ -160,3 +167,28 @@ def test_the_least_an_episode_can_cost():
     signals = np.array([[0.5, 0.0, -2.0], [0.5, 3.0, 1.0], [-9.0, -9.0, -9.0]], np.float32)[:, None]  # (3, 1, 3)
     index, valid = np.array([[0], [1], [2]]), np.array([[True], [True], [False]])
     assert np.asarray(least_sums(signals, index, valid)).tolist() == [0.0, 0.0, -4.0]
+
+
+def test_the_contrast_of_halves_samples_the_error_of_a_mean():
+    """Over many batches the contrasted mean is zero, and its variance that of the mean over the batch."""
+    rng = np.random.default_rng(5)
+    T, N, batches = 12, 7, 4000
+    ends = rng.random((T, N)) < 0.3
+    index = np.zeros((T, N), int)
+    for t in range(1, T):
+        index[t] = np.where(ends[t - 1], 0, index[t - 1] + 1)
+    valid = np.ones((T, N), bool)
+    valid[-3:, 2] = False
+    episode = np.cumsum(index == 0, axis=0) - 1 + T * np.arange(N)
+    draws = rng.normal(1.0, 2.0, (batches, T * N))[:, episode]  # all of an episode alike: its steps are not independent
+    factors = np.asarray(contrast_of_halves(index, valid))
+    mean = draws[:, valid].mean(1)
+    contrasted = (factors * draws)[:, valid].mean(1)
+    assert abs(contrasted.mean()) < 4.0 * contrasted.std() / np.sqrt(batches)
+    # Halves are of one size but for chance, so that variances agree but for that.
+    assert contrasted.var() == pytest.approx(mean.var(), rel=0.25)
+
+
+def test_one_episode_has_no_halves():
+    index = np.arange(5)[:, None]
+    assert np.all(np.asarray(contrast_of_halves(index, np.ones((5, 1), bool))) == 0.0)

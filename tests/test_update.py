@@ -186,6 +186,29 @@ def test_the_divergence_needs_both_of_its_terms():
     assert np.linalg.norm(part["score"] - expected) > 0.15 * size
 
 
+def test_the_noise_of_a_cost_gradient_is_the_difference_of_two_halves():
+    """Even columns against odd ones, each an episode: c_noise is half the difference of what each half says, but for
+    advantages that are centred over both."""
+    horizon = 3
+    env = Drift(horizon)
+    config = make_config("space", rollout_length=horizon, cost_limit=(0.0, 0.0), **DRIFT_FIELDS)
+    learner = make_learner(env, config, baseline=True)
+    rollout = quick_jit(lambda key: collect(learner, env, jnp.asarray(THETA), key, 4000))(jax.random.key(0))
+
+    def gradients_of(part):
+        baseline = learner.family.apply(jnp.asarray(BASELINE), part.obs)
+        batch = make_batch(learner, initial_state(learner, 0), part, baseline)
+        return surrogate_gradients(learner, batch, jnp.asarray(THETA))
+
+    whole, even, odd = (
+        quick_jit(gradients_of)(jax.tree.map(lambda leaf, s=start, by=by: leaf[:, s::by], rollout))
+        for start, by in ((0, 1), (0, 2), (1, 2))
+    )
+    np.testing.assert_allclose(0.5 * (even.c + odd.c), whole.c, atol=0.01 * np.abs(whole.c).max())
+    expected, found = 0.5 * np.asarray(even.c - odd.c), np.asarray(whole.c_noise)
+    assert np.abs(found - np.sign(np.sum(found * expected)) * expected).max() <= 0.1 * np.abs(expected).max()
+
+
 def test_c_times_step_predicts_the_change_of_the_cost():
     """By formula, and measured with the same random numbers before and after. This is what a projection relies on."""
     horizon = 6
