@@ -24,7 +24,7 @@ def script(name: str) -> ModuleType:
 
 
 def test_every_script_has_a_test():
-    tested = {"speed", "safe_and_fast", "any_environment", "ant", "theorem"}
+    tested = {"speed", "safe_and_fast", "any_environment", "ant", "theorem", "traffic"}
     assert {path.stem for path in BENCHMARKS.glob("*.py")} == tested
 
 
@@ -69,6 +69,26 @@ def test_any_environment(tmp_path, capsys):
     with np.load(tmp_path / "cart.pcpo.none.3.npz") as columns:
         assert columns["J_R"].shape == (3,)
         assert float(rows[0][5]) == pytest.approx(columns["J_C"][-1] / 20.0, abs=0.005)
+
+
+def test_traffic(tmp_path, capsys):
+    pytest.importorskip("libsumo")
+    benchmark = script("traffic")
+    small = ["--out", str(tmp_path), "--tasks", "grid", "--seeds", "0", "--only", "space from rule", "--updates", "2"]
+    small += ["--batch-sizes", "12", "--rollout-length", "6"]
+    benchmark.main(["run", *small, "--updates", "1"])
+    benchmark.main(["run", *small])  # goes on
+    benchmark.main(["run", *small])  # has nothing to do
+    assert capsys.readouterr().out.count("grid.space.rule.0: ") == 2
+    benchmark.main(["table", *small])
+    assert "| space from rule | 1 | " in capsys.readouterr().out
+    benchmark.main(["figure", *small, "--figures", str(tmp_path)])
+    assert (tmp_path / "traffic-grid.png").stat().st_size > 10_000
+    benchmark.main(["pack", *small, "--data", str(tmp_path / "curves.npz")])
+    with np.load(tmp_path / "curves.npz") as curves:
+        assert curves["grid|space from rule"].shape == (1, 2, 4)
+    benchmark.main(["speed", *small, "--repeats", "1", "--lanes", "2", "--small"])
+    assert "| grid | " in capsys.readouterr().out
 
 
 def test_theorem(tmp_path, capsys, monkeypatch):

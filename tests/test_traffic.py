@@ -22,6 +22,8 @@ from spacerl.envs.traffic import networks
 from spacerl.envs.traffic.bottleneck import Bottleneck, BottleneckSettings
 from spacerl.envs.traffic.grid import Grid, GridSettings
 from spacerl.envs.traffic.host import bottleneck, grid
+from spacerl.reporting import read_run
+from spacerl.reporting.arenas import trajectory_figure
 from spacerl.rollout.host import episodes, ticks
 from spacerl.types import STEP, InputError
 
@@ -402,6 +404,28 @@ def test_a_run_on_the_grid_resumes_exactly(tmp_path):
     for one, other in zip(whole.metrics, part.metrics, strict=True):
         same = [name for name in one if not name.startswith(("seconds", "steps_per"))]
         np.testing.assert_array_equal([one[name] for name in same], [other[name] for name in same])
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize(("task", "panels"), [("grid", 6), ("bottleneck", 4)])
+def test_the_report_draws_an_episode_before_and_after(task, panels, tmp_path):
+    train(task, tmp_path, algorithm="space-printed", baseline="rule", updates=1, rollout_length=30, batch_size=60)
+    trajectories = read_run(tmp_path).trajectories
+    assert trajectories is not None
+    assert [policy.name for policy in trajectories.policies] == ["baseline", "learned"]
+    for policy in trajectories.policies:
+        traffic = policy.episodes[0].traffic
+        assert traffic is not None
+        assert len(traffic.vehicles) > 1
+        for points in traffic.vehicles:
+            time, place, speed, _ = points.T
+            moved = np.diff(place) / np.diff(time)
+            assert np.all(moved >= -0.1)  # nobody drives backwards
+            assert np.all(moved <= np.maximum(speed[1:], speed[:-1]) + 8.0)  # or jumps, but over what junctions hide
+        assert len(traffic.time) == len(traffic.queues) == len(traffic.red)
+    assert len(trajectory_figure(trajectories).axes) == panels
+    page = spacerl.report([tmp_path]).read_text()
+    assert "One episode, before and after" in page
 
 
 @pytest.mark.slow

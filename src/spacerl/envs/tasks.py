@@ -32,6 +32,7 @@ class Task:
     drawing: str | None = None  # drawing.Scene -> image
     rules: Mapping[str, str] = dataclasses.field(default_factory=dict)  # name -> observations to distribution
     baselines: str | None = None  # package whose folder holds NAME-KIND.safetensors
+    tracing: str | None = None  # module whose `trace` writes an episode down, and whose `arena` says how to draw it
     hosted: bool = False
     """Whether its environments are Gymnasium's in worker processes, like a user's own: `env_args` are their arguments,
     and a policy acts in [-1, 1] for the bounds of an action."""
@@ -185,6 +186,7 @@ GRID = Task(
     batch_env="spacerl.envs.traffic.host:grid",
     gymnasium_id="spacerl/Grid-v0",
     gymnasium_env="spacerl.envs.traffic.gymnasium:GridEnv",
+    tracing="spacerl.envs.traffic.tracing",
     rules={
         "rule": "spacerl.envs.traffic.rules:fixed_time_lights",
         "actuated-rule": "spacerl.envs.traffic.rules:actuated_lights",
@@ -199,6 +201,7 @@ BOTTLENECK = Task(
     batch_env="spacerl.envs.traffic.host:bottleneck",
     gymnasium_id="spacerl/Bottleneck-v0",
     gymnasium_env="spacerl.envs.traffic.gymnasium:BottleneckEnv",
+    tracing="spacerl.envs.traffic.tracing",
     rules={
         "rule": "spacerl.envs.traffic.rules:feedback_speed",
         "constant-rule": "spacerl.envs.traffic.rules:constant_speed",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spacerl.reporting.palette import APPLE, FAINT, INK, RC, SERIES, UNSAFE
+from spacerl.reporting.traffic import traffic_figure
 from spacerl.runs.records import Episode, PolicyEpisodes, Trajectories
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EPISODES_SHOWN = 3
+TRAFFIC = "traffic"  # roads, which are not drawn as an arena
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ def trajectory_figure(trajectories: Trajectories, colour: str = SERIES[0][0]) ->
 
     Steps that cost something are red. The baseline is drawn in grey, other policies in ``colour``.
     """
+    if trajectories.arena["kind"] == TRAFFIC:
+        return traffic_figure(trajectories, _policy_title)
     arena = ARENAS[trajectories.arena["kind"]]
     policies = trajectories.policies
     rows, columns = (1, len(policies)) if arena.overlaid else (len(policies), max(1, _episodes_shown(policies)))
@@ -100,6 +104,10 @@ def _draw_episode(axes: Axes, episode: Episode, colour: str, alpha: float) -> No
     axes.plot(x[unsafe], y[unsafe], color=UNSAFE, marker="o", markersize=2.6, linestyle="none", zorder=5)
 
 
+def _draw_nothing(axes: Axes, arena: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+    return
+
+
 def _draw_circle_arena(axes: Axes, arena: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
     """The rewarded circle of radius d dashed, the walls x = +-x_limit, and what lies beyond them tinted."""
     from matplotlib.patches import Circle
@@ -131,4 +139,5 @@ def _draw_gather_arena(axes: Axes, arena: Mapping[str, Any], episodes: Sequence[
 ARENAS = {
     "circle": Arena(("radius", "x_limit"), _draw_circle_arena, overlaid=True, panel_size=2.7),
     "gather": Arena(("half_width", "catch_range"), _draw_gather_arena, overlaid=False, panel_size=1.9),
+    TRAFFIC: Arena(("slow",), _draw_nothing, overlaid=False, panel_size=3.4),
 }

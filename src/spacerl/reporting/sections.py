@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spacerl.reporting.advice import advice
-from spacerl.reporting.arenas import ARENAS, trajectory_figure, undrawable
+from spacerl.reporting.arenas import ARENAS, TRAFFIC, trajectory_figure, undrawable
 from spacerl.reporting.data import Video, csv_link, videos_of
 from spacerl.reporting.figures import AXES, task_figures
 from spacerl.reporting.groups import Group
@@ -126,6 +126,7 @@ class Drawing:
     line: Line
     seed: int
     wide: bool
+    traffic: bool
     markup: Markup
 
 
@@ -270,6 +271,7 @@ def _drawings(number: int, groups: Sequence[Group], styles: Mapping[str, Style],
         style = styles[group.label]
         figure = trajectory_figure(run.trajectories, style[0])
         markup = draw(figure, f"t{number}p{i}", f"trajectories of {group.label} on {group.task}")
-        wide = not ARENAS[run.trajectories.arena["kind"]].overlaid
-        drawings.append(Drawing(group.label, _line(style), run.seed, wide, markup))
+        kind = run.trajectories.arena["kind"]
+        wide = not ARENAS[kind].overlaid
+        drawings.append(Drawing(group.label, _line(style), run.seed, wide, kind == TRAFFIC, markup))
     return tuple(drawings)

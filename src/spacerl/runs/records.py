@@ -39,6 +39,22 @@ class BaselineSummary:
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """One episode on a road: for every vehicle (n, 4) its time in s, place in m, speed in m/s, and 1 if autonomous;
+    at the times (T,) how many vehicles queue on each approach (T, A) and how long each light has been red (T, L)."""
+
+    vehicles: tuple[np.ndarray, ...]
+    time: np.ndarray
+    queues: np.ndarray
+    red: np.ndarray
+
+    def __post_init__(self) -> None:
+        for numbers in (*self.vehicles, self.time, self.queues, self.red):
+            if not np.isfinite(numbers).all():
+                raise ValueError("an episode on a road must be finite numbers")
+
+
+@dataclass(frozen=True)
 class Episode:
     """One episode of a point: positions xy (T, 2), one cost per position (T,), apples (A, 2) and bombs (B, 2)."""
 
@@ -46,6 +62,7 @@ class Episode:
     cost: np.ndarray
     apples: np.ndarray
     bombs: np.ndarray
+    traffic: Traffic | None = None  # instead of positions
 
     def __post_init__(self) -> None:
         for name in ("xy", "apples", "bombs"):
@@ -54,7 +71,7 @@ class Episode:
                 raise ValueError(f"an episode's {name} must be a list of [x, y] pairs, got shape {points.shape}")
             if not np.isfinite(points).all():
                 raise ValueError(f"an episode's {name} must be finite numbers")
-        if self.cost.shape != self.xy.shape[:1]:
+        if self.cost.shape != self.xy.shape[:1] and self.traffic is None:
             raise ValueError(f"an episode has {len(self.xy)} positions but costs of shape {self.cost.shape}")
 
 
@@ -260,7 +277,17 @@ def _policy(policy: Mapping[str, Any]) -> PolicyEpisodes:
     return PolicyEpisodes(str(policy["name"]), _number(policy.get("J_R")), _number(policy.get("J_C")), episodes)
 
 
+def _traffic(episode: Mapping[str, Any]) -> Traffic:
+    vehicles = tuple(np.asarray(points, dtype=float).reshape(-1, 4) for points in episode["vehicles"])
+    time = np.asarray(episode["time"], dtype=float)
+    queues, red = (np.asarray(episode[key], dtype=float).reshape(len(time), -1) for key in ("queues", "red"))
+    return Traffic(vehicles, time, queues, red)
+
+
 def _episode(episode: Mapping[str, Any]) -> Episode:
+    if "vehicles" in episode:
+        cost = np.asarray(episode["cost"], dtype=float).reshape(-1)
+        return Episode(np.zeros((0, 2)), cost, np.zeros((0, 2)), np.zeros((0, 2)), _traffic(episode))
     xy = _points(episode["xy"])
     cost = np.asarray(episode["cost"], dtype=float).reshape(-1)
     if len(cost) == len(xy) - 1:  # the start position was recorded too: it cost nothing

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from spacerl.core.thresholds import relative_excess
+from spacerl.envs.host.single import parse_arguments
+from spacerl.envs.tasks import task_named
 from spacerl.policies.policy import FunctionPolicy
 from spacerl.rollout.evaluate import Play, episode_sums, play_by_ticks, play_episodes, play_on_device
+from spacerl.rollout.host import sampling
+from spacerl.runs.config import is_own
 from spacerl.runs.folder import RunFolder
 from spacerl.training.assemble import Parts
 from spacerl.types import UNMEASURED, BaselineMeasurement, DrawableEnv, Policy
@@ -83,12 +89,37 @@ class Whereabouts(NamedTuple):
 def write_trajectories(parts: Parts, policy: Policy, folder: RunFolder) -> None:
     """A few episodes of pi_B and of the learned policy, for the report, where the environment can be drawn."""
     env = parts.env
+    if not is_own(parts.config.task) and task_named(parts.config.task).tracing is not None:
+        _write_traces(parts, policy, folder)
+        return
     if not isinstance(env, DrawableEnv):
         return
     drawn = [_episodes(parts, env, baseline, "baseline") for baseline in parts.baselines[:1]]
     learned = _episodes(parts, env, policy, "learned")
     content = {"task": parts.config.task, "arena": env.arena(), "policies": [*drawn, learned]}
     folder.write_trajectories(content)
+
+
+def _write_traces(parts: Parts, policy: Policy, folder: RunFolder) -> None:
+    """One episode of pi_B and the same one of the learned policy, as a task that writes its own down does it. They
+    illustrate a run that is over: where the simulator fails, the run is whole without them."""
+    config = parts.config
+    tracing = importlib.import_module(task_named(config.task).tracing or "")
+    given = dict(parse_arguments(config.env_args))
+    played = []
+    try:
+        for name, each in [("baseline", baseline) for baseline in parts.baselines[:1]] + [("learned", policy)]:
+            act = sampling(each, parts.env.spec.action.size, 1, DRAWN_SEED)
+            episode = tracing.trace(
+                config.task, given, lambda obs, k, act=act: act(obs[None], k)[0], config.rollout_length, DRAWN_SEED
+            )
+            rewards = np.array(episode.pop("rewards"))
+            J_R = float(config.discount ** np.arange(len(rewards)) @ rewards)
+            played.append({"name": name, "J_R": J_R, "J_C": float(sum(episode["cost"])), "episodes": [episode]})
+    except RuntimeError as error:
+        print(f"no episode is drawn: {error}", file=sys.stderr)
+        return
+    folder.write_trajectories({"task": config.task, "arena": tracing.arena(config.task, given), "policies": played})
 
 
 def _episodes(parts: Parts, env: DrawableEnv, policy: Policy, name: str) -> dict[str, Any]:

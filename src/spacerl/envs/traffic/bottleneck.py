@@ -235,6 +235,7 @@ class Bottleneck(Scenario):
         position, angle = self.places(seen.names)
         return Moment(
             time=self.api.simulation.getTime(),
+            names=seen.names,
             position=position,
             angle=angle,
             speed=np.array(seen.speed),

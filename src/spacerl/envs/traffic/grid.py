@@ -234,6 +234,7 @@ class Grid(Scenario):
         speed = np.array(seen.speed)
         return Moment(
             time=self.api.simulation.getTime(),
+            names=seen.names,
             position=position,
             angle=angle,
             speed=speed,

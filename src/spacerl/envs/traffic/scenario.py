@@ -42,6 +42,7 @@ class Moment(NamedTuple):
     """What can be drawn of one moment of a simulation."""
 
     time: float  # s since the episode began
+    names: tuple[str, ...]  # of the vehicles
     position: np.ndarray  # (vehicles, 2) m, front bumpers
     angle: np.ndarray  # (vehicles,) rad, counter-clockwise from +x
     speed: np.ndarray  # (vehicles,) m/s
