@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import pickle
 import select
 import signal
 import socket
@@ -79,12 +78,11 @@ class Worker:
         try:
             if not self._answered.poll(1000.0 * timeout):
                 raise Fault(f"it did not answer within {timeout:g} seconds\n{self._where_it_hangs()}")
-            message = self.connection.recv_bytes()
+            if self.connection.recv_bytes() == TICK:
+                return None
+            kind, content = self.connection.recv()
         except (EOFError, OSError):
             raise Fault(f"{self._death()}\n{self._last_words()}") from None
-        if message == TICK:
-            return None
-        kind, content = pickle.loads(message)
         if kind == READY:
             return content
         if kind == INPUT:

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 
 READY, INPUT, BAD_STEP, FAULT = "ready", "input", "bad step", "fault"
 TICK, END = b"t", b"e"  # the whole of a message: the numbers of a tick are in shared memory
+WORDS = b"w"  # what follows is one of the kinds above, with its content
 
 
 def serve(connection: Connection, memory: int) -> None:
@@ -22,6 +23,10 @@ def serve(connection: Connection, memory: int) -> None:
     from spacerl.envs.host.shared import SharedTick
     from spacerl.envs.host.single import BadStep
     from spacerl.types import InputError
+
+    def say(message: tuple[str, object]) -> None:
+        connection.send_bytes(WORDS)
+        connection.send(message)
 
     folder, paths = connection.recv()
     os.chdir(folder)
@@ -33,7 +38,7 @@ def serve(connection: Connection, memory: int) -> None:
                 recipe, own, lanes = connection.recv()
                 envs = InProcessEnvs(recipe.fn, own.stop - own.start)
                 shared = SharedTick(memory, envs.spec, lanes)
-                connection.send((READY, (envs.spec, envs.observations)))
+                say((READY, (envs.spec, envs.observations)))
             if connection.recv_bytes() == END:
                 envs.close()
                 return
@@ -43,13 +48,13 @@ def serve(connection: Connection, memory: int) -> None:
         except EOFError:  # the run is gone
             return
         except BadStep as error:
-            connection.send((BAD_STEP, str(error)))
+            say((BAD_STEP, str(error)))
             return
         except InputError as error:
-            connection.send((INPUT, str(error)))
+            say((INPUT, str(error)))
             return
         except Exception:
-            connection.send((FAULT, traceback.format_exc()))
+            say((FAULT, traceback.format_exc()))
             return
 
 

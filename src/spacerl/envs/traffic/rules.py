@@ -48,9 +48,9 @@ def constant_speed(obs: Array) -> Gaussian:
 
 
 def feedback_speed(obs: Array) -> Gaussian:
-    """Proportional control of how many vehicles are between the two merges, as ramp meters do it: above nine, speed
+    """Proportional control of how many vehicles are between the two merges, as ramp meters do it: above ten, speed
     limits before the first merge fall, below they rise; after it everybody drives as fast as the road allows."""
-    wanted, gain, slowest = 9.0, 0.1, -0.3
+    wanted, gain, slowest = 10.0, 0.3, -0.6
     counts = 20.0 * (obs[..., :SEEN] + obs[..., SEEN : 2 * SEEN])
     change = jnp.clip(gain * (wanted - counts[..., EDGE_4].sum(-1, keepdims=True)), slowest, 1.0)
     before, after = jnp.repeat(change, 16, axis=-1), jnp.ones((*obs.shape[:-1], 4), obs.dtype)
