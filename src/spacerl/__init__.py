@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         sweep,
         train,
     )
+    from spacerl.runs.keywords import Settings
     from spacerl.training.sinks import Sink
     from spacerl.training.train import Result
     from spacerl.types import ActionSpace, BatchEnv, EnvSpec, InputError, JaxEnv, Proposal, StepInputs
@@ -35,6 +36,7 @@ __all__ = [
     "Needs",
     "Proposal",
     "Result",
+    "Settings",
     "Sink",
     "StepInputs",
     "check_env",
@@ -53,6 +55,7 @@ _ELSEWHERE = {
     "Algorithm": "spacerl.algorithms.contract",
     "Needs": "spacerl.algorithms.contract",
     "Result": "spacerl.training.train",
+    "Settings": "spacerl.runs.keywords",
     "Sink": "spacerl.training.sinks",
 } | dict.fromkeys(
     ("ActionSpace", "BatchEnv", "EnvSpec", "InputError", "JaxEnv", "Proposal", "StepInputs"), "spacerl.types"

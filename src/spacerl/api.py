@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from spacerl.algorithms.contract import Algorithm
 from spacerl.envs import make
+from spacerl.envs.devices import computing_on
 from spacerl.envs.host.check.findings import Findings
 from spacerl.envs.host.description import spaces_of_spec
 from spacerl.envs.tasks import TASKS, task_named
@@ -18,6 +19,8 @@ from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.acting import ActingPolicy, acting, forms_of
 from spacerl.runs.config import OWN_PREFIX, RunConfig, require_seed
 from spacerl.runs.folder import RunFolder
+from spacerl.runs.keywords import Settings
+from spacerl.runs.toml import read_toml
 from spacerl.training.assemble import Given, baseline_names
 from spacerl.training.iterate import iterate_runs
 from spacerl.training.settings import read_config, resolve
@@ -37,15 +40,17 @@ def train(
     env: Any = None,
     cost: Any = None,
     baseline: Any = None,
-    algorithm: str | Algorithm = "space",
+    algorithm: str | Algorithm | None = None,
     trust: bool = False,
     out: str | Path | None = None,
     progress: bool = True,
     log: Sequence[str] = USUAL_LOGS,
     on_update: Any = None,
-    **settings: Any,
+    config: str | Path | Mapping[str, Any] | None = None,
+    device: str | None = None,
+    **settings: Unpack[Settings],
 ) -> Result:
-    """Train one policy. `settings` are the fields of `RunConfig` and the algorithm's options: updates, seed, delta, ...
+    """Train one policy. `settings` are those of `spacerl.Settings`: updates, seed, delta, options of the algorithm, ...
 
     Give a `task` by name, or your own environment as `env`: a Gymnasium id, `module:factory`, a function that makes
     one, a Gymnasium environment, or one in JAX (`spacerl.JaxEnv`). `cost` says where its cost comes from: a function of
@@ -55,14 +60,18 @@ def train(
     TorchScript file, a function of a batch of observations, or a list of these. `trust` allows files that can run code
     when they are loaded.
 
-    `algorithm` is a name, or a `spacerl.Algorithm` of yours. `on_update` is called with the metrics of every update: a
-    function of a dictionary, a `spacerl.Sink`, or several; one that returns True stops the run, which can be resumed.
-    `log` names what else is kept: tensorboard, wandb, mlflow.
+    `algorithm` is a name (space, unless a `config` says another), or a `spacerl.Algorithm` of yours. `on_update` is
+    called with the metrics of every update: a function of a dictionary, a `spacerl.Sink`, or several; one that returns
+    True stops the run, which can be resumed.
+    `log` names what else is kept: tensorboard, wandb, mlflow. `config` is a TOML file of settings, such as the
+    config.toml of a run, or a dictionary of them; what is given beside it has the last word. `device` is cpu, gpu or
+    tpu, by default the one that JAX takes.
     """
     given = _given(env, baseline, cost, algorithm, trust)
-    draft = resolve(_all_settings(task, given, algorithm, settings), given.algorithm)
+    draft = resolve(_all_settings(task, given, algorithm, settings, config), given.algorithm)
     watching = Watching(progress, log, as_sinks(on_update))
-    return train_run(draft, given, None if out is None else Path(out), watching)
+    with computing_on(device):
+        return train_run(draft, given, None if out is None else Path(out), watching)
 
 
 def resume(
@@ -77,13 +86,15 @@ def resume(
     progress: bool = True,
     log: Sequence[str] = USUAL_LOGS,
     on_update: Any = None,
+    device: str | None = None,
 ) -> Result:
     """Continue a run from its newest checkpoint, exactly as if it had never stopped. `updates` extends it.
 
     What was passed to `train` as an object is passed here again.
     """
     given = Given(env, baseline, cost, algorithm, trust)
-    return resume_run(path, given, Watching(progress, log, as_sinks(on_update)), updates)
+    with computing_on(device):
+        return resume_run(path, given, Watching(progress, log, as_sinks(on_update)), updates)
 
 
 def sweep(
@@ -94,21 +105,24 @@ def sweep(
     out: str | Path = "runs/sweep",
     env: Any = None,
     cost: Any = None,
-    algorithm: str | Algorithm = "space",
+    algorithm: str | Algorithm | None = None,
     trust: bool = False,
     progress: bool = True,
     log: Sequence[str] = USUAL_LOGS,
     on_update: Any = None,
-    **settings: Any,
+    config: str | Path | Mapping[str, Any] | None = None,
+    device: str | None = None,
+    **settings: Unpack[Settings],
 ) -> list[Path]:
     """Train every seed with every baseline, a run folder each below `out`: one compiled program where there can be one.
 
     The same call again continues a sweep that was stopped. `on_update` is called for every run.
     """
     given = _given(env, None, cost, algorithm, trust)
-    wanted = _all_settings(task, given, algorithm, settings)
+    wanted = _all_settings(task, given, algorithm, settings, config)
     watching = Watching(progress, log, as_sinks(on_update))
-    return sweep_runs(wanted, seeds, baselines or (None,), Path(out), given, watching)
+    with computing_on(device):
+        return sweep_runs(wanted, seeds, baselines or (None,), Path(out), given, watching)
 
 
 def iterate(
@@ -118,19 +132,22 @@ def iterate(
     env: Any = None,
     cost: Any = None,
     baseline: Any = None,
-    algorithm: str | Algorithm = "space",
+    algorithm: str | Algorithm | None = None,
     trust: bool = False,
     out: str | Path | None = None,
     progress: bool = True,
     log: Sequence[str] = USUAL_LOGS,
     on_update: Any = None,
-    **settings: Any,
+    config: str | Path | Mapping[str, Any] | None = None,
+    device: str | None = None,
+    **settings: Unpack[Settings],
 ) -> list[Path]:
     """`rounds` runs, each with the policy of the one before as its baseline; returns their folders."""
     given = _given(env, baseline, cost, algorithm, trust)
-    wanted = _all_settings(task, given, algorithm, settings)
+    wanted = _all_settings(task, given, algorithm, settings, config)
     watching = Watching(progress, log, as_sinks(on_update))
-    return iterate_runs(wanted, rounds, None if out is None else Path(out), given, watching)
+    with computing_on(device):
+        return iterate_runs(wanted, rounds, None if out is None else Path(out), given, watching)
 
 
 def check_env(
@@ -160,24 +177,36 @@ def check_env(
 
 
 def _given(env: Any, baseline: Any, cost: Any, algorithm: Any, trust: bool) -> Given:
-    if not isinstance(algorithm, str | Algorithm):
+    if algorithm is not None and not isinstance(algorithm, str | Algorithm):
         raise InputError(f"algorithm is {type(algorithm).__name__}: allowed is a name or a spacerl.Algorithm")
-    return Given(env, baseline, cost, None if isinstance(algorithm, str) else algorithm, trust)
+    return Given(env, baseline, cost, algorithm if isinstance(algorithm, Algorithm) else None, trust)
 
 
 def _all_settings(
-    task: str | None, given: Given, algorithm: str | Algorithm, settings: dict[str, Any]
+    task: str | None,
+    given: Given,
+    algorithm: str | Algorithm | None,
+    settings: Mapping[str, Any],
+    config: str | Path | Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Settings by name, with what their objects are called in a config."""
+    """Settings by name, with what their objects are called in a config; those of a file have the first word."""
+    filed = dict(config) if isinstance(config, Mapping) else read_toml(Path(config)) if config is not None else {}
     if task is not None and given.env is not None:
         raise InputError(f"both a task ('{task}') and an env were given: give one of them")
     if given.env is not None:
         task = make.task_name(given.env)
+    task = task or filed.get("task")
     if task is None:
         raise InputError("neither a task nor an env was given: pass a task's name (`spacerl tasks` lists them) or env=")
-    name = algorithm if isinstance(algorithm, str) else OWN_PREFIX + algorithm.name
-    named = {"task": task, "algorithm": name, "baseline": baseline_names(given.baseline)}
-    return {**named, "cost": make.cost_texts(given.cost), **settings}
+    named: dict[str, Any] = {"task": task}
+    if algorithm is not None or "algorithm" not in filed:
+        rule = algorithm or "space"
+        named["algorithm"] = rule if isinstance(rule, str) else OWN_PREFIX + rule.name
+    if given.baseline is not None or "baseline" not in filed:
+        named["baseline"] = baseline_names(given.baseline)
+    if given.cost is not None or "cost" not in filed:
+        named["cost"] = make.cost_texts(given.cost)
+    return {**filed, **named, **settings}
 
 
 # Policies of runs -----------------------------------------------------------------------------------------------------
@@ -222,6 +251,7 @@ def evaluate(
     baseline: Any = None,
     trust: bool = False,
     progress: bool = False,
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Play a policy of a run: mean, standard deviation and 95 % interval of J_R, return, length and every J_C.
 
@@ -234,13 +264,15 @@ def evaluate(
 
     counts = _episodes_of_modes(episodes)
     require_seed(seed)
-    config, made = _env_of_run(run, env, cost)
-    try:
-        judged = _policy_of_run(run, config, made.spec, policy)
-        judging = Judging(RunFolder.open(run), config, made, counts, seed, baseline, trust, progress)
-        return {"run": str(run), "policy": policy, "update": judged.info.get("update"), **judge_run(judging, judged)}
-    finally:
-        made.close()
+    with computing_on(device):
+        config, made = _env_of_run(run, env, cost)
+        try:
+            judged = _policy_of_run(run, config, made.spec, policy)
+            judging = Judging(RunFolder.open(run), config, made, counts, seed, baseline, trust, progress)
+            update = judged.info.get("update")
+            return {"run": str(run), "policy": policy, "update": update, **judge_run(judging, judged)}
+        finally:
+            made.close()
 
 
 def _episodes_of_modes(episodes: int | Mapping[str, int]) -> dict[str, int]:

@@ -39,6 +39,8 @@ class Evaluate:
     """Episodes to film."""
     video_baseline: bool = False
     """Film the run's baseline beside it, in the same episodes."""
+    device: str = ""
+    """Device that computes: cpu, gpu or tpu; by default the one that JAX takes."""
     quiet: bool = False
     """No progress."""
 
@@ -53,7 +55,7 @@ class Evaluate:
             made = film(self.run, self.video, policy=self.policy, trust=self.trust, **shown)
             print(f"video: {made}", file=sys.stderr if self.json else sys.stdout)
         asked = {"episodes": parse_episodes(self.episodes), "seed": self.seed, "policy": self.policy}
-        report = evaluate(self.run, trust=self.trust, progress=not self.quiet, **asked)
+        report = evaluate(self.run, trust=self.trust, progress=not self.quiet, device=self.device or None, **asked)
         if self.out is not None:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.out, as_json(report))

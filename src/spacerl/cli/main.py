@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 import tyro
 
+import spacerl
 from spacerl.cli import looking, training
-from spacerl.cli.options import HELP_ALL, documented, likely_words, owners_of, words_of
+from spacerl.cli.options import HELP_ALL, documented, likely_words, owners_of, split_config, words_of
 from spacerl.types import InputError, RunInterrupted, RunStopped, unknown_name
 
 BAD_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
@@ -60,11 +61,14 @@ def parse(arguments: list[str]) -> Any:
     if not issubclass(kind, training.Train | training.BaselineMake):
         return parse_as(documented(kind, {}), name, kind, rest)
     # The options and their defaults depend on the task and the algorithm, which are among the words to be parsed.
-    usual = kind.usual_algorithm(rest)
-    likely = likely_words(rest, usual)
-    command = parse_as(kind.options_for(likely, rest), name, kind, rest)
+    filed: dict[str, Any] = {}
+    if issubclass(kind, training.Train):
+        rest, filed = split_config(rest)
+    usual = filed.get("algorithm", kind.usual_algorithm(rest))
+    likely = likely_words(rest, usual, filed)
+    command = parse_as(kind.options_for(likely, rest, filed), name, kind, rest)
     words = words_of(command, usual)
-    return command if words == likely else parse_as(kind.options_for(words, rest), name, kind, rest)
+    return command if words == likely else parse_as(kind.options_for(words, rest, filed), name, kind, rest)
 
 
 def parse_as(target: Any, name: str, kind: Any, arguments: list[str]) -> Any:
@@ -86,6 +90,8 @@ def named(arguments: list[str]) -> tuple[str, list[str]]:
         raise InputError(f"no command was given: allowed are {', '.join(COMMANDS)}")
     if arguments[0] in ("-h", "--help", HELP_ALL):
         show_commands()
+    if arguments[0] in ("--version", "-V"):
+        show_version()
     for words in (2, 1):
         name = " ".join(arguments[:words])
         if name in COMMANDS:
@@ -102,6 +108,15 @@ def show_commands(prefix: str = "") -> NoReturn:
     print("usage: spacerl COMMAND [OPTIONS], and spacerl COMMAND --help\n")
     print("Reinforcement learning from a policy you already have, under constraints.\n")
     looking.print_table("", ("command", "what it does"), rows)
+    raise SystemExit(0)
+
+
+def show_version() -> NoReturn:
+    from spacerl.runs.folder import versions
+
+    known = versions("")
+    shown = ", ".join(f"{name} {known[name]}" for name in ("jax", "numpy", "gymnasium", "python"))
+    print(f"spacerl {spacerl.__version__} ({known['commit']}; {shown})")
     raise SystemExit(0)
 
 

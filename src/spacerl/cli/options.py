@@ -12,13 +12,15 @@ import inspect
 import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import tyro
 
-from spacerl.runs.config import GROUPS, MainSettings
-from spacerl.runs.fields import hints_of, names_of
-from spacerl.types import InputError
+from spacerl.runs.config import ENV_PREFIX, GROUPS, MainSettings
+from spacerl.runs.fields import check_value, hints_of, names_of
+from spacerl.runs.toml import read_toml
+from spacerl.types import InputError, unknown_name
 
 HELP_ALL = "--help-all"
 
@@ -39,13 +41,13 @@ class MainOptions(MainSettings):
     """Time limit of an episode, in steps; 0: the environment's own."""
 
 
-def likely_words(arguments: Sequence[str], usual: str) -> Words:
+def likely_words(arguments: Sequence[str], usual: str, filed: Mapping[str, Any]) -> Words:
     """Task, algorithm and preset as they seem to be given. The parser has the last word: see `words_of`."""
     from spacerl.envs.tasks import TASKS
 
-    task = next((word for word in arguments if word in TASKS), "")
+    task = next((word for word in arguments if word in TASKS), filed.get("task", ""))
     algorithm = _likely("--algorithm", arguments) or usual
-    return _known(Words(task, algorithm, _likely("--preset", arguments)), usual)
+    return _known(Words(task, algorithm, _likely("--preset", arguments) or filed.get("preset", "")), usual)
 
 
 def _likely(option: str, arguments: Sequence[str]) -> str:
@@ -100,8 +102,9 @@ def with_settings(
     """`command` with an option for every setting."""
     from spacerl.algorithms import ALGORITHMS
 
-    algorithm = words.algorithm
+    algorithm, changed = words.algorithm, dict(changed or {})
     settings, options = defaults_for(words, changed)
+    settings |= {"env": changed["env"]} if "env" in changed else {}
     settings |= {"algorithm": algorithm, "preset": words.preset, "cost_limit": _as_text(settings.get("cost_limit", ()))}
     # A hidden option cannot be parsed either: options are hidden where help is all that is asked for.
     hidden = not {"-h", "--help"}.isdisjoint(arguments)
@@ -110,8 +113,9 @@ def with_settings(
         groups.append((group.__name__.removesuffix("Settings").lower(), _visible(documented(group, settings), hidden)))
     kind = documented(ALGORITHMS[algorithm].options, options)
     groups.append((algorithm.replace("-", "_"), _visible(kind, hidden)))
+    own = {"task": changed["task"]} if "task" in changed else {}
     return dataclasses.make_dataclass(
-        command.__name__, groups, bases=(documented(command, {}),), frozen=True, kw_only=True
+        command.__name__, groups, bases=(documented(command, own),), frozen=True, kw_only=True
     )
 
 
@@ -155,7 +159,54 @@ def _visible(group: type, hidden: bool) -> Any:
 
 
 def _as_text(limit: Any) -> tuple[str, ...]:
+    if isinstance(limit, Mapping):
+        return tuple(f"{name}={value!r}" for name, value in limit.items())
+    if isinstance(limit, tuple):
+        return tuple(repr(value) for value in limit)
     return (f"{limit:g}",) if isinstance(limit, int | float) else ()
+
+
+def split_config(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """The words of a command without --config FILE, and the settings of that file as defaults of its options."""
+    from spacerl.envs.tasks import TASKS
+
+    words, files = [], []
+    remaining = iter(arguments)
+    for word in remaining:
+        if word == "--config":
+            files.append(next(remaining, ""))
+        elif word.startswith("--config="):
+            files.append(word.partition("=")[2])
+        else:
+            words.append(word)
+    if not files:
+        return words, {}
+    if len(files) > 1 or not files[0]:
+        raise InputError(f"--config was given {len(files)} times: give one TOML file after it")
+    settings = read_toml(Path(files[0]))
+    _require_settings(settings, files[0])
+    if str(settings.get("task", "")).startswith(ENV_PREFIX):
+        settings["env"] = settings.pop("task").removeprefix(ENV_PREFIX)
+    if any(word in TASKS or word.partition("=")[0] == "--env" for word in words):  # the command has the last word
+        settings = {name: value for name, value in settings.items() if name not in ("task", "env")}
+    return words, settings
+
+
+def _require_settings(settings: Mapping[str, Any], file: str) -> None:
+    """Every name of a file must be a setting or an option, with a value that is allowed; limits are checked later."""
+    from spacerl.algorithms import ALGORITHMS
+    from spacerl.runs.config import SETTINGS, RunConfig
+
+    hints = {name: hint for entry in ALGORITHMS.values() for name, hint in hints_of(entry.options).items()}
+    hints |= {name: hints_of(RunConfig)[name] for name in SETTINGS}
+    for name, value in settings.items():
+        try:
+            if name not in hints:
+                raise unknown_name("setting", name, sorted(hints))
+            if name != "cost_limit":
+                check_value(name, value, hints[name])
+        except InputError as error:
+            raise InputError(f"config '{file}': {error}") from error
 
 
 def settings_of(command: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ class Train:
     """Load baselines from files that can run code when they are loaded (pickles inside)."""
     log: tuple[str, ...] = ("tensorboard",)
     """What is kept beside metrics.csv: tensorboard, wandb, mlflow."""
+    config: Path | None = None
+    """TOML file of settings, such as the config.toml of a run; options given beside it have the last word."""
+    device: str = ""
+    """Device that computes: cpu, gpu or tpu; by default the one that JAX takes."""
     quiet: bool = False
     """No progress."""
 
@@ -33,12 +37,13 @@ class Train:
         return "space"
 
     @classmethod
-    def options_for(cls, words: Words, arguments: Sequence[str]) -> Any:
-        return with_settings(cls, words, arguments)
+    def options_for(cls, words: Words, arguments: Sequence[str], filed: Mapping[str, Any]) -> Any:
+        return with_settings(cls, words, arguments, filed)
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `spacerl.train` from the options given."""
         how = {"trust": self.trust, "out": self.out, "log": self.log, "progress": not self.quiet}
+        how["device"] = self.device or None
         return {**settings_of(self), **how}
 
     def __call__(self) -> None:
@@ -93,13 +98,16 @@ class Resume:
     """Load the run's baseline from a file that can run code when it is loaded."""
     log: tuple[str, ...] = ("tensorboard",)
     """What is kept beside metrics.csv: tensorboard, wandb, mlflow."""
+    device: str = ""
+    """Device that computes: cpu, gpu or tpu; by default the one that JAX takes."""
     quiet: bool = False
     """No progress."""
 
     def __call__(self) -> None:
         from spacerl.api import resume
 
-        result = resume(self.run, updates=self.updates, trust=self.trust, log=self.log, progress=not self.quiet)
+        how = {"log": self.log, "progress": not self.quiet, "device": self.device or None}
+        result = resume(self.run, updates=self.updates, trust=self.trust, **how)
         print(f"run folder: {result.folder}")
 
 
@@ -150,7 +158,7 @@ class BaselineMake:
         return "pretrain" if "--baseline" in arguments else "pcpo"
 
     @classmethod
-    def options_for(cls, words: Words, arguments: Sequence[str]) -> Any:
+    def options_for(cls, words: Words, arguments: Sequence[str], filed: Mapping[str, Any]) -> Any:
         return with_settings(cls, words, arguments, BASELINE_DEFAULTS)
 
     def __call__(self) -> None:

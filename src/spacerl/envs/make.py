@@ -6,7 +6,7 @@ from typing import Any
 
 from spacerl.envs.host.costs import named_sources
 from spacerl.envs.host.environment import HostedEnv
-from spacerl.envs.host.single import Recipe, parse_arguments, recipe_of_instance
+from spacerl.envs.host.single import Recipe, is_vector, parse_arguments, recipe_of_instance, vector_message
 from spacerl.envs.tasks import Task, task_named
 from spacerl.runs.config import ENV_PREFIX, OWN_PREFIX, EnvSettings, is_own
 from spacerl.types import ARENAS, BatchEnv, DrawableEnv, Env, InputError, JaxEnv
@@ -30,7 +30,10 @@ def make_env(task: str, settings: EnvSettings, given: Any = None, cost: Any = No
     if isinstance(given, JaxEnv | BatchEnv):
         return _checked(given)
     if given is None and task.startswith(OWN_PREFIX):
-        raise InputError(f"run of '{task}' needs your environment again: pass it as env=")
+        raise InputError(
+            f"run of '{task}' needs your environment again, which was an object: use it in Python, where resume, "
+            "evaluate and export take env=..., or name the environment as file.py:function when you train"
+        )
     lanes = lanes or settings.environments
     if given is None and not is_own(task):
         return _task_env(task_named(task), settings, lanes)
@@ -69,16 +72,19 @@ def on_device(settings: EnvSettings) -> bool:
     """Whether a task that can be simulated in two places is simulated with the update."""
     if settings.simulator != "auto":
         return settings.simulator == "device"
-    import jax
+    from spacerl.envs.devices import current_device
 
-    return jax.default_backend() != "cpu"
+    return current_device().platform != "cpu"
 
 
 def recipe_of_run(task: str, settings: EnvSettings, given: Any = None, cost: Any = None) -> Recipe:
     """How the Gymnasium environment of a run is built."""
     lost = next((text for text in settings.cost if text.endswith(f"={FUNCTION}")), None)
     if cost is None and lost is not None:
-        raise InputError(f"the cost '{lost.partition('=')[0]}' of this run is a Python function: pass it as cost=")
+        raise InputError(
+            f"the cost '{lost.partition('=')[0]}' of this run is a Python function: use it in Python, where resume, "
+            "evaluate and export take cost=..., or name the function as file.py:function when you train"
+        )
     sources = named_sources(settings.cost if cost is None or cost == () else cost)
     arguments = parse_arguments(settings.env_args)
     if given is None or isinstance(given, str):
@@ -99,6 +105,8 @@ def is_instance(given: Any) -> bool:
 
 def gymnasium_recipe(given: Any, sources: Any, arguments: tuple[tuple[str, Any], ...] = ()) -> Recipe:
     """How to build an environment that was given as an object: a factory, or an environment to be copied."""
+    if is_instance(given) and is_vector(given):
+        raise InputError(vector_message(given))
     if is_instance(given) and hasattr(given, "action_space") and hasattr(given, "observation_space"):
         return recipe_of_instance(given, sources)
     if is_instance(given):

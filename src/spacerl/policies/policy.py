@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -12,6 +13,9 @@ import numpy as np
 from spacerl.core.distributions import Categorical, Distribution, Gaussian, MultiCategorical
 from spacerl.policies.family import PolicyFamily
 from spacerl.types import ActionSpace, Array, InputError
+
+FAR_OUTSIDE = 1.0  # widths of the action range beyond its bounds
+_SAID: set[str] = set()  # baselines whose actions were told to be far outside
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +120,23 @@ class FunctionPolicy:
             std = np.full(shape, self.std, np.float32)
         if np.any(std <= 0):
             raise InputError(f"baseline '{self.name}' gave a standard deviation of {std.min()}: it must be above 0")
+        self._say_if_far_outside(mean)
         return Gaussian(*_as_arrays(mean * scale + shift, np.log(std)))
+
+    def _say_if_far_outside(self, mean: np.ndarray) -> None:
+        """Once: actions far beyond the bounds are cut to them, and mostly mean that the units are others."""
+        low, high = np.array(self.action.low), np.array(self.action.high)
+        if self.name in _SAID or not low.size or not (np.isfinite(low).all() and np.isfinite(high).all()):
+            return
+        beyond = np.maximum(low - mean, mean - high) / (high - low)
+        if beyond.max(initial=0.0) > FAR_OUTSIDE:
+            _SAID.add(self.name)
+            bounds = " and ".join(f"[{a:g}, {b:g}]" for a, b in sorted(set(zip(low, high, strict=True))))
+            print(
+                f"baseline '{self.name}' gives actions from {mean.min():g} to {mean.max():g}, far outside of their "
+                f"bounds {bounds}: they are clipped there; are they in the environment's units?",
+                file=sys.stderr,
+            )
 
     def _categorical(self, output: Any, count: int) -> Categorical | MultiCategorical:
         """Probabilities, or actions as whole numbers."""

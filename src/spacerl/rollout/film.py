@@ -88,7 +88,9 @@ def filmed_env(film: Film) -> InProcessEnvs:
             "render_mode='rgb_array' does"
         )
     if env is None and task.startswith(OWN_PREFIX):
-        raise InputError(f"run of '{task}' needs your environment again: pass it as env=")
+        raise InputError(
+            f"run of '{task}' needs your environment, which was an object: film it in Python, film(..., env=...)"
+        )
     own = env is not None or is_own(task)
     recipe = recipe_of_run(task, film.config, env, film.cost) if own else _recipe_of_task(film.config)
     return InProcessEnvs(recipe, 1, render_mode="rgb_array")

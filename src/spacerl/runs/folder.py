@@ -26,6 +26,7 @@ import spacerl
 from spacerl.runs.config import RunConfig
 from spacerl.runs.formats import upgraded
 from spacerl.runs.metrics import MetricsTable, read_metrics
+from spacerl.runs.toml import toml_text
 from spacerl.types import InputError
 
 CHECKPOINT_FORMAT = "spacerl-checkpoint-1"
@@ -137,6 +138,7 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         write_atomically(self.config_path, config.to_json())
+        write_atomically(self.path / "config.toml", toml_text(config.settings()))
 
     def write_baseline(self, summary: Mapping[str, Any]) -> None:
         """What pi_B itself achieves: name, J_R, J_C, h_C."""

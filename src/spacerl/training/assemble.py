@@ -126,7 +126,10 @@ def _baselines(config: RunConfig, env: Env, given: Given) -> tuple[Policy, ...]:
     else:
         function = next((name for name in config.baseline if name.startswith("function:")), None)
         if function is not None:
-            raise InputError(f"the baseline of this run is a Python function ('{function}'): pass it as baseline=")
+            raise InputError(
+                f"the baseline of this run is a Python function ('{function}'): it goes on in Python, with "
+                "spacerl.resume(run, baseline=...), not on the command line"
+            )
     how = loading_of(config, env, given.trust)
     return tuple(load_policy(each, config.task, env.spec, how) for each in objects)
 

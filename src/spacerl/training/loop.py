@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
+from spacerl.envs.devices import current_device
 from spacerl.envs.host.description import spaces_of_spec
 from spacerl.policies.files import save_policy
 from spacerl.policies.policy import NetworkPolicy
@@ -216,5 +215,5 @@ def trained_policy(parts: Parts, state: TrainState) -> ActingPolicy:
 
 
 def device_name() -> str:
-    device = jax.devices()[0]
+    device = current_device()
     return f"{device.platform} ({device.device_kind})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import sys
 import time
@@ -13,8 +14,37 @@ from spacerl.types import Row
 PLAIN_LINES = 20  # about so many lines when the output is not a terminal
 
 
+def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+class NotebookLive:
+    """A panel in the output of a notebook's cell, replaced by every update."""
+
+    def __init__(self, panel: Any):
+        from IPython.display import display  # type: ignore[import-not-found]
+
+        self._handle = display(self._html(panel), display_id=True)
+
+    def _html(self, panel: Any) -> Any:
+        from IPython.display import HTML  # type: ignore[import-not-found]
+        from rich.console import Console
+
+        console = Console(record=True, file=io.StringIO(), width=80, force_jupyter=False)
+        console.print(panel)
+        return HTML(console.export_html(inline_styles=True, code_format="<pre>{code}</pre>"))
+
+    def update(self, panel: Any) -> None:
+        self._handle.update(self._html(panel))
+
+    def stop(self) -> None:
+        return
+
+
 class ProgressSink(Sink):
-    """A live display on a terminal, plain lines elsewhere; of several runs the mean."""
+    """A live display on a terminal or in a notebook, plain lines elsewhere; of several runs the mean."""
 
     def __init__(self, title: str):
         self.title = title
@@ -29,7 +59,9 @@ class ProgressSink(Sink):
         if self.runs > 1:
             return
         self.updates, self.first = run.config.updates, done
-        if sys.stdout.isatty():
+        if in_notebook():
+            self.live = NotebookLive(self._panel(None))
+        elif sys.stdout.isatty():
             from rich.live import Live
 
             self.live = Live(self._panel(None), refresh_per_second=8)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spacerl.algorithms import ALGORITHMS, Algorithm, Needs
-from spacerl.envs.tasks import preset_settings, task_named
+from spacerl.envs.tasks import TASKS, preset_settings, task_named
 from spacerl.runs.config import (
     BOOKKEEPING,
     OWN_PREFIX,
@@ -138,14 +138,24 @@ def _given_limits(limits: Any, task: str, cost: tuple[str, ...]) -> Any:
     return limits
 
 
+def _baselines_for(draft: Draft) -> str:
+    """Which baselines there are for a task: those shipped, its rules, and whatever its user has."""
+    own = "a policy file, a run folder, or a policy of yours (.zip, .onnx, file.py:function)"
+    if draft.task not in TASKS:
+        return own
+    task = TASKS[draft.task]
+    shipped = [*sorted(task.shipped(), key=lambda kind: kind != "near"), *task.rules]
+    return f"{', '.join(shipped)} (which {task.name} brings; near is the usual one), {own}" if shipped else own
+
+
 def _require_needs(draft: Draft) -> None:
     """What a run lacks or has too much of for its algorithm and its task."""
     name, needs, values = draft.values["algorithm"], draft.algorithm.needs, draft.values
     if needs.baseline and not draft.baseline:
         free = [other for other in ALGORITHMS if not needs_of(other).baseline]
         raise InputError(
-            f"algorithm '{name}' learns from a baseline and none was given: pass --baseline cost, reward or near, a "
-            f"policy file or a run folder, or take one that needs none ({', '.join(free)})"
+            f"algorithm '{name}' learns from a baseline and none was given: pass --baseline with "
+            f"{_baselines_for(draft)}; or take an algorithm that needs none ({', '.join(free)})"
         )
     if not needs.many_baselines and len(draft.baseline) > 1:
         raise InputError(f"algorithm '{name}' takes one baseline and {len(draft.baseline)} were given")
@@ -175,7 +185,10 @@ def read_config(folder: RunFolder, algorithm: Algorithm | None = None) -> tuple[
             task_named(config.task)
         if config.algorithm.startswith(OWN_PREFIX):
             if algorithm is None:
-                raise InputError(f"algorithm '{config.algorithm}' was passed as an object: pass it as algorithm= again")
+                raise InputError(
+                    f"algorithm '{config.algorithm}' was passed as an object: this run goes on in Python, with "
+                    "spacerl.resume(run, algorithm=...), not on the command line"
+                )
             return config, algorithm
         known = _option_names(config.algorithm)
         for name in config.options:

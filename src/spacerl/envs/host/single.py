@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +90,8 @@ def construct(recipe: Recipe, render_mode: str | None = None) -> Any:
         raise InputError(
             f"environment '{recipe.name}' cannot be built: {type(error).__name__}: {_one_line(error)}"
         ) from error
+    if is_vector(env):
+        raise InputError(f"environment '{recipe.name}': {vector_message(env)}")
     for needed in ("reset", "step", "observation_space", "action_space"):
         if not hasattr(env, needed):
             raise InputError(
@@ -96,6 +99,18 @@ def construct(recipe: Recipe, render_mode: str | None = None) -> Any:
                 "a function that returns one, is expected"
             )
     return env
+
+
+def is_vector(env: Any) -> bool:
+    """Whether it steps several environments at once, as Gymnasium's vector environments and Stable-Baselines3's do."""
+    return isinstance(env, gymnasium.vector.VectorEnv) or (hasattr(env, "num_envs") and hasattr(env, "step_wait"))
+
+
+def vector_message(env: Any) -> str:
+    return (
+        f"env is {type(env).__name__}, a vector environment of {env.num_envs}: give a single one, or a function that "
+        "makes one; as many copies as `environments` says are stepped side by side"
+    )
 
 
 def _constructed(given: str | Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -140,6 +155,15 @@ def _call(factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 
 
 def _unknown(name: str, error: Exception) -> InputError:
+    if isinstance(error, gymnasium.error.DependencyNotInstalled):
+        return InputError(f"environment '{name}' lacks a package: {_install(str(error))}")
+    space = name.partition("/")[0] if "/" in name else ""
+    if isinstance(error, gymnasium.error.NamespaceNotFound) and space in NAMESPACES:
+        package, module = NAMESPACES[space]
+        return InputError(
+            f"environment '{name}' lacks a package: install it with `pip install {package}` and name it as "
+            f"'{module}:{name}', which imports it"
+        )
     unknown = isinstance(error, gymnasium.error.UnregisteredEnv | gymnasium.error.NamespaceNotFound)
     if not unknown:
         return InputError(f"environment '{name}' cannot be built: {type(error).__name__}: {_one_line(error)}")
@@ -148,6 +172,18 @@ def _unknown(name: str, error: Exception) -> InputError:
     return InputError(
         f"environment '{name}' is unknown: allowed are ids Gymnasium knows, module:factory and file.py:factory{hint}"
     )
+
+
+# Environments that other packages register: what to install, and what to import.
+NAMESPACES = {"ALE": ('"gymnasium[atari]"', "ale_py")}
+
+
+def _install(said: str) -> str:
+    """What Gymnasium says about a missing package, and the command that installs it."""
+    commands = re.findall(r"pip install [^`]+", said)
+    if not commands:
+        return " ".join(said.split())
+    return f"install it with `{' && '.join(command.strip() for command in commands)}`"
 
 
 def _one_line(error: Exception) -> str:

@@ -99,7 +99,7 @@ def _read_json(path: Path) -> tuple[dict[str, Any], str]:
             damaged = archive.testzip()
     except (*_DAMAGE, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(
-            f"policy file '{path}' is damaged or no zip archive: a file saved by Stable-Baselines3 is expected"
+            f"policy file '{path}' is damaged, cut short or no zip archive: one saved by Stable-Baselines3 is expected"
         ) from error
     if damaged or not isinstance(data, dict):
         raise InputError(f"policy file '{path}' is damaged: '{damaged or 'data'}' inside of it cannot be read")

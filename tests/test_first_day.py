@@ -1,0 +1,242 @@
+"""What people expect of a library on the first day: files of settings, a version, a device, types, messages."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+import types
+import typing
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import spacerl
+from spacerl.algorithms import ALGORITHMS
+from spacerl.cli import main
+from spacerl.envs.host.single import Recipe, construct
+from spacerl.policies import policy as policies
+from spacerl.runs.config import SETTINGS
+from spacerl.runs.fields import names_of
+from spacerl.runs.folder import RunFolder
+from spacerl.runs.toml import read_toml, toml_text
+from spacerl.training import progress
+from spacerl.types import ActionSpace, InputError
+from support.runs import made
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+TINY = {"algorithm": "trpo", "batch_size": 100, "hidden": (4,), "updates": 1, "log": ()}
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "programs"))
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(capsys, *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_the_typed_settings_are_those_that_there_are():
+    """Four of them are arguments of their own: what is learned, by what rule, from whom, at what cost."""
+    options = {name for entry in ALGORITHMS.values() for name in names_of(entry.options)}
+    assert set(spacerl.Settings.__annotations__) == {*SETTINGS, *options} - {"task", "algorithm", "baseline", "cost"}
+    for function in (spacerl.train, spacerl.sweep, spacerl.iterate):
+        hints = typing.get_type_hints(function, include_extras=True)
+        assert typing.get_args(hints["settings"]) == (spacerl.Settings,)
+
+
+def test_the_public_functions_are_listed_and_typed():
+    for name in ("check_env", "sweep", "iterate", "export", "film", "train", "resume", "evaluate", "report"):
+        assert name in dir(spacerl)
+        assert "return" in typing.get_type_hints(getattr(spacerl, name))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, -2.5e-7, float("inf"), True, 'a "quoted" \\ text\nof two lines', (1, 2), ("x", "é"), (), (0.1,)],
+    ids=repr,
+)
+def test_a_value_comes_back_from_toml(value, tmp_path):
+    (tmp_path / "x.toml").write_text(toml_text({"name": value, "left_out": None}), encoding="utf-8")
+    assert read_toml(tmp_path / "x.toml") == {"name": value}
+
+
+def test_every_run_has_its_settings_as_toml_and_another_run_takes_them():
+    first = spacerl.train("point-circle", out="first", seed=3, delta=0.02, progress=False, **TINY)
+    written = tomllib.loads(Path("first/config.toml").read_text())
+    assert (written["task"], written["seed"], written["delta"], written["hidden"]) == ("point-circle", 3, 0.02, [4])
+    main(["train", "--config", "first/config.toml", "--seed", "4", "--out", "second", "--quiet"])
+    config, other = first.folder / "config.json", Path("second/config.json")
+    assert json.loads(other.read_text()) == json.loads(config.read_text()) | {"seed": 4}
+    spacerl.train(config="first/config.toml", seed=5, out="third", progress=False)
+    assert json.loads(Path("third/config.json").read_text()) == json.loads(config.read_text()) | {"seed": 5}
+    assert first.metrics[0]["J_R"] != RunFolder("second").metrics()[0]["J_R"]
+
+
+def test_a_config_names_an_environment_and_limits_by_name(monkeypatch):
+    Path("x.toml").write_text(
+        'task = "env:Pendulum-v1"\nalgorithm = "pcpo"\ncost = ["a=none", "b=none"]\nprojection = "l2"\n'
+        "[cost_limit]\na = 2.5\nb = 3.0\n"
+    )
+    given: dict = {}
+    monkeypatch.setattr(
+        spacerl.api, "train", lambda **arguments: given.update(arguments) or types.SimpleNamespace(folder=1)
+    )
+    main(["train", "--config", "x.toml", "--seed=7"])
+    assert (given["env"], given["algorithm"], given["seed"]) == ("Pendulum-v1", "pcpo", 7)
+    assert (given["cost_limit"], given["projection"]) == ({"a": 2.5, "b": 3.0}, "l2")
+    main(["train", "point-circle", "--config=x.toml", "--algorithm", "trpo"])
+    assert (given["task"], given["env"], given["algorithm"]) == ("point-circle", None, "trpo")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("delta = ", "is not TOML"),
+        ("dleta = 0.1", "did you mean 'delta'?"),
+        ("[main]\ndelta = 0.1", "has a table 'main'"),
+        ('delta = "much"', "delta is 'much'"),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_one_sentence(capsys, text, said):
+    Path("x.toml").write_text(text)
+    told = refused(capsys, "train", "point-circle", "--config", "x.toml", "--algorithm", "trpo")
+    assert said in told
+    assert "does not exist" in refused(capsys, "train", "point-circle", "--config", "none.toml")
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert not stop.value.code
+    assert re.match(
+        rf"spacerl {re.escape(spacerl.__version__)} \(\w+\+?; jax .*numpy .*python 3", capsys.readouterr().out
+    )
+
+
+def test_a_device_is_chosen_or_refused(capsys):
+    result = spacerl.train("point-circle", out="run", device="cpu", progress=False, **TINY)
+    assert json.loads((result.folder / "versions.json").read_text())["device"].startswith("cpu")
+    assert "allowed are cpu" in refused(capsys, "train", "point-circle", "--algorithm", "trpo", "--device", "tpu")
+    assert "cpu:7" in refused(capsys, "evaluate", "run", "--device", "cpu:7")
+
+
+# ---------------------------------------------------------------- results and progress
+
+
+def test_a_result_is_short_and_its_metrics_are_a_table():
+    result = spacerl.train("point-circle", out="run", progress=False, **TINY)
+    assert len(repr(result)) < 120
+    assert all(isinstance(value, float) for value in result.metrics[0].values())
+    assert {"update", "J_R", "episode_return", "episode_length", "J_C"} <= set(result.metrics[0])
+
+
+def test_progress_has_no_nan_and_counts_the_steps_of_all_runs(capsys, monkeypatch):
+    clock = iter(np.arange(0.0, 100.0, 1.0))
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    spacerl.sweep("point-circle", seeds=(0, 1), out="sweep", **TINY | {"updates": 3, "evaluate_every": 0})
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("update")]
+    assert "nan" not in "".join(lines)
+    assert "steps/s" not in lines[0]
+    assert "  200 steps/s" in lines[1]  # a second for two runs of 100 steps
+    assert re.search(r"return -?\d+\.\d+ in 50 steps", lines[0])
+
+
+def test_progress_shows_every_cost_with_its_own_limit():
+    row = {"update": 0, "J_R": 1.0, "J_D": np.nan, "h_D": np.nan, "episode_return": 2.0, "episode_length": 3.0}
+    row |= {"J_C": 9.0, "h_C": 5.0, "J_C_hull": 1.0, "h_C_hull": 2.0, "J_C_fuel": 9.0, "h_C_fuel": 5.0}
+    assert "J_C hull 1.000 / 2, fuel 9.000 / 5  return" in progress._line(row, 5, np.nan, np.nan)
+
+
+def test_a_notebook_shows_progress_in_place(monkeypatch):
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, page):
+            shown.append(page)
+
+    display = types.ModuleType("IPython.display")
+    display.HTML = str
+    display.display = lambda page, display_id: shown.append(page) or Handle()
+    shell = types.ModuleType("IPython")
+    shell.get_ipython = lambda: types.SimpleNamespace(kernel="kernel")
+    shell.display = display
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    spacerl.train("point-circle", out="run", **TINY)
+    assert len(shown) == 2
+    assert "compiling the update" in shown[0]
+    assert "undiscounted, in 50 steps" in shown[1]
+    assert all(page.startswith("<pre>") for page in shown)
+
+
+# ---------------------------------------------------------------- messages
+
+
+def test_a_vector_environment_is_told_to_be_one_too_many():
+    vector = gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")
+    for env in (vector, lambda: vector):
+        with pytest.raises(InputError, match="a vector environment of 3: give a single one"):
+            spacerl.train(env=env, cost="none", algorithm="trpo", workers=0, progress=False)
+
+
+def test_missing_packages_are_named_with_what_installs_them(monkeypatch):
+    with pytest.raises(InputError, match=r"pip install \"gymnasium\[atari\]\".*ale_py:ALE/Pong-v5"):
+        construct(Recipe("ALE/Pong-v5", ()))
+
+    def needs_box2d(*_, **__):
+        raise gymnasium.error.DependencyNotInstalled(
+            'Box2D is missing, install it by running `pip install swig` followed by `pip install "gymnasium[box2d]"`'
+        )
+
+    monkeypatch.setattr(gymnasium, "make", needs_box2d)
+    with pytest.raises(InputError, match=r'install it with `pip install swig && pip install "gymnasium\[box2d\]"`'):
+        construct(Recipe("LunarLander-v3", ()))
+
+
+def test_training_without_a_baseline_says_which_there_are(capsys):
+    told = refused(capsys, "train", "point-circle")
+    assert "--baseline with near, cost, reward, rule (which point-circle brings" in told
+    told = refused(capsys, "train", "--env", "Pendulum-v1", "--cost", "none")
+    assert "--baseline with a policy file, a run folder, or a policy of yours" in told
+
+
+def test_a_zip_that_was_cut_is_said_to_be(tmp_path):
+    Path("model.zip").write_bytes(b"PK\x03\x04" + bytes(40))
+    with pytest.raises(InputError, match="damaged, cut short or no zip archive"):
+        spacerl.train("point-circle", baseline="model.zip", trust=True, progress=False)
+
+
+def test_a_baseline_far_outside_of_its_bounds_is_told_once(capsys, monkeypatch):
+    monkeypatch.setattr(policies, "_SAID", set())
+    action = ActionSpace("box", 1, (-2.0,), (2.0,), scaled=True)
+    far = policies.FunctionPolicy(lambda obs: 40.0 * np.ones((len(obs), 1)), action, 1, "degrees")
+    near = policies.FunctionPolicy(lambda obs: 3.0 * np.ones((len(obs), 1)), action, 1, "newtons")
+    for policy in (near, far, far):
+        policy(np.zeros((4, 3), np.float32))
+    told = capsys.readouterr().err
+    assert told.count("far outside of their bounds [-2, 2]") == 1
+    assert "baseline 'degrees' gives actions from 40 to 40" in told
+
+
+def test_the_command_line_sends_runs_with_objects_to_python(capsys):
+    folder = made(Path("run"), task="env:Pendulum-v1", cost=("none",), cost_limit=1.0)
+    config = json.loads((folder / "config.json").read_text())
+    for changed, said in (
+        ({"task": "own:mine"}, "use it in Python"),
+        ({"cost": ["cost=function"]}, "use it in Python"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | changed))
+        assert said in refused(capsys, "evaluate", "run", "--episodes", "1")
