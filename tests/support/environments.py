@@ -205,6 +205,26 @@ class Odd(Line):
         return obs, reward, terminated, truncated, info
 
 
+class RarelyOdd(Line):
+    """Every so many steps of its life a reward is no number."""
+
+    def __init__(self, every: int, render_mode: str | None = None):
+        super().__init__(edge=1e9, own_limit=6)
+        self.every, self.life = every, 0
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.life += 1
+        return obs, float("nan") if self.life % self.every == 0 else reward, terminated, truncated, info
+
+
+class Unseeded(Line):
+    """Another episode for the same seed in every process."""
+
+    def reset(self, *, seed: int = 0, options: Any = None):
+        return super().reset(seed=seed + os.getpid())
+
+
 def raise_an_error():
     raise ZeroDivisionError("the wheel came off")
 

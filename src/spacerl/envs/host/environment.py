@@ -30,9 +30,12 @@ class HostedEnv(BatchEnv):
         self.recipe, self.lanes = recipe, lanes
         report = report or (lambda text: print(text, file=sys.stderr))
         count = min(lanes, usable_cores() if workers == "auto" else workers)
-        self._env = (
-            WorkerPool(recipe, lanes, count, timeout, report, at_once) if count else InProcessEnvs(recipe, lanes)
-        )
+        self._env: WorkerPool | InProcessEnvs
+        if count:
+            self._env = WorkerPool(recipe, lanes, count, timeout, report, at_once)
+        else:
+            self._env = InProcessEnvs(recipe, lanes, tolerates=True)
+            self._env.report_faults_to(report)
         try:
             self._probe()
         except BaseException:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from spacerl.envs.host.single import Recipe, SingleEnv
-from spacerl.types import RESET, STEP, BatchEnv, EnvSpec, Tick
+from spacerl.envs.host.single import NotFinite, Recipe, SingleEnv
+from spacerl.types import IDLE, RESET, BatchEnv, EnvSpec, Tick
 
 
 def empty_tick(spec: EnvSpec, lanes: int) -> Tick:
@@ -18,11 +19,23 @@ def empty_tick(spec: EnvSpec, lanes: int) -> Tick:
     return Tick(obs[0], obs[1], np.zeros(lanes, np.float32), costs, *flags)
 
 
-class InProcessEnvs(BatchEnv):
-    """Environments in this process, for workers, for debugging and for what cannot travel to another one."""
+FEW, SHARE = (
+    3,
+    0.1,
+)  # episodes with a number that is not finite that are left out: so many, and of those that were whole
 
-    def __init__(self, recipe: Recipe, lanes: int, render_mode: str | None = None):
-        self.lanes = lanes
+
+class InProcessEnvs(BatchEnv):
+    """Environments in this process, for workers, for debugging and for what cannot travel to another one.
+
+    One that `tolerates` it leaves out a few episodes in which a number is not finite; more of them end the run.
+    """
+
+    def __init__(self, recipe: Recipe, lanes: int, render_mode: str | None = None, tolerates: bool = False):
+        self.lanes, self.tolerates = lanes, tolerates
+        self.notes: list[str] = []  # why episodes were left out, since somebody looked
+        self.report: Callable[[str], None] | None = None
+        self._whole = self._left_out = self._lost = 0
         self.singles = [SingleEnv(recipe, render_mode) for _ in range(lanes)]
         self.observations = self.singles[0].observations
         self._spec = self.singles[0].spec
@@ -33,20 +46,44 @@ class InProcessEnvs(BatchEnv):
 
     def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
         out = empty_tick(self._spec, self.lanes)
-        for lane, single in enumerate(self.singles):
-            if command[lane] == RESET:
-                out.obs[lane] = single.reset(int(seed[lane]))
-            elif command[lane] == STEP:
-                following, reward, cost, terminated, truncated = single.step(action[lane])
-                truncated = not terminated and (truncated or bool(last[lane]))
-                out.next_obs[lane], out.reward[lane], out.cost[lane] = following, reward, cost
-                out.terminated[lane], out.truncated[lane] = terminated, truncated
-                again = (terminated or truncated) and seed[lane] >= 0
-                out.obs[lane] = single.reset(int(seed[lane])) if again else following
+        for lane in map(int, np.flatnonzero(command != IDLE)):
+            try:
+                self._advance(out, lane, command[lane], action[lane], bool(last[lane]), int(seed[lane]))
+            except NotFinite as fault:
+                self._leave_out(fault)
+                out.obs[lane] = out.next_obs[lane] = 0
+                out.lost[lane] = True
         return out
 
+    def _advance(self, out: Tick, lane: int, command: int, action: Any, last: bool, seed: int) -> None:
+        single = self.singles[lane]
+        if command == RESET:
+            out.obs[lane] = single.reset(seed)
+            return
+        following, reward, cost, terminated, truncated = single.step(action)
+        truncated = not terminated and (truncated or last)
+        ended = terminated or truncated
+        self._whole += ended
+        out.next_obs[lane], out.reward[lane], out.cost[lane] = following, reward, cost
+        out.terminated[lane], out.truncated[lane] = terminated, truncated
+        out.obs[lane] = single.reset(seed) if ended and seed >= 0 else following
+
+    def _leave_out(self, fault: NotFinite) -> None:
+        self._left_out += 1
+        self._lost += 1
+        if not self.tolerates or self._left_out > FEW + SHARE * self._whole:
+            raise fault
+        text = f"{fault}: its episode is left out"
+        self.notes.append(text)
+        if self.report is not None:
+            self.report(text)
+
+    def report_faults_to(self, report: Callable[[str], None]) -> None:
+        self.report = report
+
     def counts(self) -> dict[str, int]:
-        return {"worker_restarts": 0}
+        lost, self._lost = self._lost, 0
+        return {"worker_restarts": 0, "lost_episodes": lost}
 
     def as_given(self, obs: Any) -> Any:
         return self.observations.decode(obs)

@@ -1,4 +1,4 @@
-"""Worker processes as one BatchEnv. A worker that dies or hangs is reported, replaced, and its episodes are lost alone.
+"""Worker processes as one BatchEnv. A worker that dies or hangs is reported and replaced, and its episodes go on.
 
 Gymnasium's AsyncVectorEnv steps environments in processes too, but one that dies ends all of them, and it neither takes
 the seed of each episode nor leaves a lane idle; whole episodes and exact resume need both.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -17,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,12 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 import spacerl
+from spacerl.envs.host.channel import Channel
+from spacerl.envs.host.replay import Episodes
 from spacerl.envs.host.shared import SharedTick, new_memory
 from spacerl.envs.host.single import BadStep, Recipe
 from spacerl.envs.host.worker import BAD_STEP, END, INPUT, READY, TICK
-from spacerl.types import IDLE, BatchEnv, EnvSpec, InputError, Tick
+from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, InputError, Tick
 
 FAULTS_IN_A_ROW = 3  # of one worker, without an episode completed in between, that a run survives
 SECONDS_TO_START = 120.0
@@ -49,41 +49,40 @@ class Worker:
         self.lanes = lanes
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         ours, theirs = socket.socketpair()
+        self.life, its_life = socket.socketpair()  # closed when this process ends, however it ends
+        # Neither this package's folder nor the current one comes before Python's own: a random.py there would break it.
         root = str(Path(spacerl.__file__).parent.parent)
-        paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        ends = (theirs.fileno(), its_life.fileno(), memory)
+        start = f"import sys; sys.path.append({root!r}); from spacerl.envs.host.worker import main; main{ends}"
         # One thread each: the workers are the parallelism, and libraries that take every core would fight over them.
         quiet = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "spacerl.envs.host.worker", str(theirs.fileno()), str(memory)],
-            pass_fds=[theirs.fileno(), memory],
+            [sys.executable, "-P", "-c", start],
+            pass_fds=ends,
             stdin=subprocess.DEVNULL,
             stderr=self.log,
-            env={**os.environ, **quiet, "PYTHONPATH": paths},
+            env={**os.environ, **quiet},
         )
         theirs.close()
-        self.connection = Connection(ours.detach())
-        self._answered = select.poll()  # the connection's own poll makes a selector anew for every call
-        self._answered.register(self.connection.fileno(), select.POLLIN)
-        with contextlib.suppress(OSError):  # dead already: waiting for its answer says so
-            self.connection.send((os.getcwd(), sys.path))
-            self.connection.send((CloudpickleWrapper(recipe), lanes, of))  # type: ignore[arg-type]
+        its_life.close()
+        self.connection = Channel(ours)
+        self.send((os.getcwd(), sys.path))
+        self.send((CloudpickleWrapper(recipe), lanes, of))  # type: ignore[arg-type]
 
-    def send(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):
-            self.connection.send_bytes(message)
+    def send(self, message: Any, timeout: float = SECONDS_TO_START) -> None:
+        with contextlib.suppress(OSError):  # dead, or it does not listen: waiting for its answer says so
+            self.connection.send(message, timeout)
 
     def receive(self, timeout: float) -> Any:
-        """What a worker says once it is ready; nothing after a tick. A Fault with everything known where it says
-        nothing."""
+        """What a worker says once it is ready, and after a tick: why it left out episodes. A Fault with what is known
+        where it says nothing."""
         try:
-            if not self._answered.poll(1000.0 * timeout):
-                raise Fault(f"it did not answer within {timeout:g} seconds\n{self._where_it_hangs()}")
-            if self.connection.recv_bytes() == TICK:
-                return None
-            kind, content = self.connection.recv()
+            kind, content = self.connection.receive(timeout)
+        except TimeoutError:
+            raise Fault(f"it did not answer within {timeout:g} seconds\n{self._where_it_hangs()}") from None
         except (EOFError, OSError):
             raise Fault(f"{self._death()}\n{self._last_words()}") from None
-        if kind == READY:
+        if kind in (READY, TICK):
             return content
         if kind == INPUT:
             raise InputError(content)
@@ -110,13 +109,14 @@ class Worker:
         return self.log.read()[-characters:].strip()
 
     def close(self, patience: float = 2.0) -> None:
-        self.send(END)
+        self.send(END, patience)
         self.connection.close()
         try:
             self.process.wait(patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.life.close()
         self.log.close()
 
 
@@ -136,7 +136,8 @@ class WorkerPool(BatchEnv):
         self.at_once = at_once or workers
         share = math.ceil(lanes / workers)
         parts = [slice(start, min(start + share, lanes)) for start in range(0, lanes, share)]
-        self._restarts = 0
+        self._restarts = self._lost = 0
+        self._episodes = Episodes(lanes)
         _require_portable(recipe)
         self._memory = new_memory()
         self.workers = [Worker(recipe, each, lanes, self._memory) for each in parts]
@@ -164,7 +165,7 @@ class WorkerPool(BatchEnv):
     def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
         busy = command != IDLE
         asked = [index for index, worker in enumerate(self.workers) if busy[worker.lanes].any()]
-        lost = np.zeros(self.lanes, bool)
+        failed: list[int] = []
         self._shared.tell(command, action, last, seed)
         for index in asked[: self.at_once]:
             self.workers[index].send(TICK)
@@ -173,21 +174,54 @@ class WorkerPool(BatchEnv):
                 for following in asked[place + self.at_once - 1 : place + self.at_once]:
                     self.workers[following].send(TICK)
             try:
-                self.workers[index].receive(self.timeout)
+                self._answer(index)
             except Fault as fault:
                 self._replace(index, fault)
-                self._started(index)
-                lost[self.workers[index].lanes] = busy[self.workers[index].lanes]
+                failed.append(index)
         out = self._shared.result()
-        if lost.any() or not busy.all():  # nothing of an earlier tick is left in lanes that did not answer
-            for array in out:
-                array[lost | ~busy] = 0
-        out.lost[lost] = True
+        for index in failed:
+            own = self.workers[index].lanes
+            answer = self._again(index, command[own], action[own], last[own], seed[own])
+            for array, value in zip(out, answer, strict=True):
+                array[own] = value
+        if out.lost.any() or not busy.all():  # nothing of an earlier tick is left in lanes that did not answer
+            for array in out[:-1]:
+                array[out.lost | ~busy] = 0
+            out.lost[~busy] = False
+        self._lost += int(out.lost.sum())
+        self._episodes.note(command, action, seed, out)
         ended = out.terminated | out.truncated
         if ended.any():
             for index, worker in enumerate(self.workers):
                 self._in_a_row[index] *= not ended[worker.lanes].any()
         return out
+
+    def _answer(self, index: int) -> None:
+        for text in self.workers[index].receive(self.timeout):
+            self.report(text)
+
+    def _again(self, index: int, command: Any, action: Any, last: Any, seed: Any) -> Tick:
+        """A tick in which a worker was lost, by the one in its place, which plays its episodes again up to there. Those
+        that cannot be are lost: a fault that comes again, an environment that is another one each time."""
+        own = self.workers[index].lanes
+
+        def tick(*told: Any) -> Tick:
+            for array, value in zip(self._shared.told, told, strict=True):
+                array[own] = value
+            self.workers[index].send(TICK)
+            self._answer(index)
+            return Tick(*(array[own] for array in self._shared.result()))
+
+        try:
+            self._started(index)
+            ready = self._episodes.replay(own, command, tick) if np.any(command == STEP) else np.zeros_like(last)
+            answer = tick(np.where((command == RESET) | ready, command, IDLE), action, last, seed)
+            return answer._replace(lost=answer.lost | ((command == STEP) & ~ready))
+        except Fault as fault:
+            self._replace(index, fault)
+            self._started(index)
+            nothing = Tick(*(np.zeros_like(array[own]) for array in self._shared.came))
+            return nothing._replace(lost=command != IDLE)
 
     def _replace(self, index: int, fault: Fault) -> None:
         self._in_a_row[index] += 1
@@ -210,12 +244,13 @@ class WorkerPool(BatchEnv):
         self.report = report
 
     def counts(self) -> dict[str, int]:
-        restarts, self._restarts = self._restarts, 0
-        return {"worker_restarts": restarts}
+        counted = {"worker_restarts": self._restarts, "lost_episodes": self._lost}
+        self._restarts = self._lost = 0
+        return counted
 
     def close(self) -> None:
         for worker in self.workers:
-            worker.send(END)  # all are told before the first is waited for
+            worker.send(END, 2.0)  # all are told before the first is waited for
         for worker in self.workers:
             worker.close()
         if self._memory >= 0:

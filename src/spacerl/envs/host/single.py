@@ -27,6 +27,10 @@ class BadStep(InputError):
     """The environment gave what no run can go on with; one sentence says what."""
 
 
+class NotFinite(BadStep):
+    """A number that is not finite: nothing can be learned from its episode, and the next one may be well."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """How to build an environment, again and again and in other processes."""
@@ -118,7 +122,7 @@ def _constructed(given: str | Callable[..., Any], arguments: dict[str, Any]) -> 
         return _call(given, arguments)
     module, colon, attribute = given.rpartition(":")
     if colon and names_python(given):
-        return _call(python_object(given, "environment"), arguments)
+        return _call(_factory(given), arguments)
     safe = _safety_gymnasium(given)
     if safe is not None:
         return safe.make(given, **arguments)
@@ -126,6 +130,17 @@ def _constructed(given: str | Callable[..., Any], arguments: dict[str, Any]) -> 
         python_object(f"{module}:__name__", "environment")  # a file that registers ids
         return gymnasium.make(attribute, disable_env_checker=True, **arguments)
     return gymnasium.make(given, disable_env_checker=True, **arguments)
+
+
+def _factory(given: str) -> Callable[..., Any]:
+    """What makes an environment: a function, or a class that is one. Nothing else is called."""
+    found = python_object(given, "environment")
+    if not callable(found) or (isinstance(found, type) and not (hasattr(found, "reset") and hasattr(found, "step"))):
+        raise InputError(
+            f"environment '{given}' is {'a class' if isinstance(found, type) else type(found).__name__} without reset "
+            "and step: a Gymnasium environment, or a function that returns one, is expected"
+        )
+    return found
 
 
 def _safety_gymnasium(given: str) -> Any:
@@ -273,7 +288,9 @@ class SingleEnv:
                 self._say(f"step {self._steps} of an episode gave the {what} {value!r}, which is not a number")
             ) from None
         if not math.isfinite(number):
-            raise BadStep(self._say(f"step {self._steps} of an episode gave the {what} {number}, which is not finite"))
+            raise NotFinite(
+                self._say(f"step {self._steps} of an episode gave the {what} {number}, which is not finite")
+            )
         return number
 
     def _encoded(self, raw: Any, when: str) -> np.ndarray:
@@ -282,7 +299,7 @@ class SingleEnv:
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise BadStep(self._say(f"{when} gave an observation that is not in its space: {error}")) from error
         if obs.dtype != np.uint8 and not np.isfinite(obs).all():
-            raise BadStep(self._say(f"{when} gave an observation with a number that is not finite"))
+            raise NotFinite(self._say(f"{when} gave an observation with a number that is not finite"))
         return obs
 
     def _say(self, text: str) -> str:

@@ -27,7 +27,7 @@ class RemoteScenario:
         root = str(Path(spacerl.__file__).parent.parent)
         paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "spacerl.envs.traffic.remote", str(theirs.fileno())],
+            [sys.executable, "-P", "-m", "spacerl.envs.traffic.remote", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": paths},

@@ -35,7 +35,7 @@ def check_in_worker(arguments: dict[str, Any], timeout: float = USUAL_TIMEOUT) -
     paths = os.pathsep.join(filter(None, [str(Path(spacerl.__file__).parent.parent), *sys.path]))
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(writing)],
+            [sys.executable, "-P", "-m", __name__, str(writing)],
             pass_fds=[writing],
             stdin=subprocess.PIPE,
             stdout=sys.stderr.fileno() if _has_file(sys.stderr) else subprocess.DEVNULL,
