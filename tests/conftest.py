@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
 # Before jax starts: half of the time of these tests is compilation, and this makes it quicker where XLA knows the flag.
 if metadata.version("jaxlib").startswith("0.10."):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
+
+# Run folders are signed with a key that is kept with the user: not with the one who runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="spacerl-state-")
 
 import jax
 import pytest

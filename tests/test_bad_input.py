@@ -100,6 +100,14 @@ def refused(capsys):
 # ---------------------------------------------------------------- as a user sees it: real processes
 
 
+def only_checkpoint(run: Path) -> Path:
+    """The newest checkpoint of a run, after the others are removed."""
+    *older, newest = sorted((run / "checkpoints").iterdir())
+    for path in older:
+        path.unlink()
+    return newest
+
+
 @pytest.fixture
 def spacerl_process(quick_environment):
     def run(*arguments) -> subprocess.CompletedProcess:
@@ -110,7 +118,7 @@ def spacerl_process(quick_environment):
 
 
 def test_exit_code_and_sentence_of_real_processes(run, spacerl_process):
-    newest = max(Path("run/checkpoints").iterdir())
+    newest = only_checkpoint(run)
     newest.write_bytes(newest.read_bytes()[:100])
     before = tree()
     cases = {
@@ -422,7 +430,7 @@ CHECKPOINT_DAMAGES = {
 
 @pytest.mark.parametrize("damage", CHECKPOINT_DAMAGES)
 def test_a_checkpoint_that_is_corrupt_or_foreign_is_refused(damage, run, refused):
-    path = max((run / "checkpoints").iterdir())
+    path = only_checkpoint(run)
     CHECKPOINT_DAMAGES[damage](path)
     said = refused("resume", run, "--updates", "3", "--quiet", names="checkpoint")
     assert path.name in said or "update 2 in 'run'" in said

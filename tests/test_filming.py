@@ -22,6 +22,7 @@ from spacerl.rollout import film as filming
 from spacerl.rollout import video
 from spacerl.rollout.video import RED, Caption, annotated
 from spacerl.runs.folder import RunFolder
+from spacerl.training.origin import sign
 from spacerl.types import InputError
 from support.runs import made
 
@@ -91,6 +92,7 @@ def lamp(lamp_run, workplace):
 def changed(run: Path, **settings: Any) -> Path:
     config = dataclasses.replace(RunFolder(run).config(), **settings)
     (run / "config.json").write_text(config.to_json())
+    sign(RunFolder(run), config)
     return run
 
 

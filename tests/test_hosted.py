@@ -574,7 +574,7 @@ def test_every_way_to_name_an_environment(tmp_path, monkeypatch):
         ("nowhere.py:factory", {}, "no file 'nowhere.py'"),
         ("support.environments:broken_factory", {}, "cannot be built: FileNotFoundError: no map called 'nowhere'"),
         ("support.environments:not_an_environment", {}, "is dict and has no reset"),
-        ("support.environments:a_number", {}, "cannot be built: TypeError"),
+        ("support.environments:a_number", {}, "is float without reset and step"),
         ("CartPole-v1", {"colour": "red"}, "cannot be built: TypeError: .*colour"),
         ("support.environments:line", {"colour": "red"}, "cannot be built: TypeError: .*colour"),
         (dict, {}, "is dict and has no reset"),

@@ -159,7 +159,8 @@ STRICTER: dict[str, tuple[str, ...]] = {
     "spacerl.runs.formats": ("spacerl.types",),
     "spacerl.runs.metrics": ("spacerl.types",),
     "spacerl.runs.names": ("spacerl.types",),
-    "spacerl.runs.config": ("spacerl.types", "spacerl.runs.fields", "spacerl.runs.formats"),
+    "spacerl.runs.lock": ("spacerl.types",),
+    "spacerl.runs.config": ("spacerl.types", "spacerl.runs.fields", "spacerl.runs.formats", "spacerl.runs.lock"),
     "spacerl.envs.tasks": ("spacerl.types", "spacerl.envs"),
     "spacerl.policies.family": (
         "spacerl.types",

@@ -541,7 +541,7 @@ def test_an_algorithm_passed_as_a_value_has_no_options_by_name(tmp_path):
 def test_a_run_of_guarded_space_from_before_its_promises_changed_units_goes_on(tmp_path):
     small = {"algorithm": "space", "baseline": "near", "batch_size": 200, "hidden": (4,), "progress": False, "log": ()}
     folder = RunFolder(spacerl.train("point-circle", updates=2, out=tmp_path / "run", **small).folder)
-    arrays, _ = folder.checkpoint(2)
+    arrays, *_ = folder.checkpoint(2)
     young = ("algorithm.promise", "algorithm.shortfall", "algorithm.trust")
     old = {name: array for name, array in arrays.items() if not name.startswith(young)}
     old["algorithm.previous_J_D"] = old.pop("algorithm.nearest_J_D")
@@ -558,7 +558,7 @@ def test_a_run_of_guarded_space_from_before_its_promises_changed_units_goes_on(t
 def test_a_lagrangian_run_whose_multipliers_had_units_is_refused_in_a_sentence(tmp_path):
     small = {"algorithm": "trpo-lagrangian", "batch_size": 200, "hidden": (4,), "progress": False, "log": ()}
     folder = RunFolder(spacerl.train("point-circle", updates=1, out=tmp_path / "run", **small).folder)
-    arrays, _ = folder.checkpoint(1)
+    arrays, *_ = folder.checkpoint(1)
     gone = ("algorithm.integral", "algorithm.error", "algorithm.weights")
     folder.save_checkpoint({name: array for name, array in arrays.items() if name not in gone}, 1)
     with pytest.raises(InputError, match="multipliers in reward per unit of cost"):

@@ -23,6 +23,7 @@ from spacerl.runs.keywords import Settings
 from spacerl.runs.toml import read_toml
 from spacerl.training.assemble import Given, baseline_names
 from spacerl.training.iterate import iterate_runs
+from spacerl.training.origin import code_named_by, require_consent
 from spacerl.training.settings import read_config, resolve
 from spacerl.training.sinks import USUAL_LOGS, as_sinks
 from spacerl.training.sweep import sweep_runs
@@ -258,14 +259,15 @@ def evaluate(
     `episodes` is a number for each mode, or a dictionary: {"stochastic": 1000, "deterministic": 100}; 0 leaves one out.
     `policy` is the last or the best. Its baselines play the stochastic episodes too; one that cannot be loaded (a
     function that is not passed as `baseline`, a file that needs `trust`) is given as it was measured before training.
-    The environment is built as in training; one that was passed to `train` as an object is passed here again.
+    The environment is built as in training; one that was passed to `train` as an object is passed here again. `trust`
+    also allows code that the folder of somebody else names.
     """
     from spacerl.training.judging import Judging, judge_run
 
     counts = _episodes_of_modes(episodes)
     require_seed(seed)
     with computing_on(device):
-        config, made = _env_of_run(run, env, cost)
+        config, made = _env_of_run(run, env, cost, trust)
         try:
             judged = _policy_of_run(run, config, made.spec, policy)
             judging = Judging(RunFolder.open(run), config, made, counts, seed, baseline, trust, progress)
@@ -291,24 +293,34 @@ def _episodes_of_modes(episodes: int | Mapping[str, int]) -> dict[str, int]:
     return counts
 
 
-def export(run: str | Path, out: str | Path, *, policy: Which = "last", env: Any = None, cost: Any = None) -> float:
+def export(
+    run: str | Path,
+    out: str | Path,
+    *,
+    policy: Which = "last",
+    env: Any = None,
+    cost: Any = None,
+    trust: bool = False,
+) -> float:
     """Write the last policy of a run, or its best: .onnx, .py (NumPy only) or .npz, by the name of `out`.
 
     The file takes the environment's observations, states the order of their parts, and gives actions in its units: the
     .py file by `predict(obs)`, as a model of Stable-Baselines3 does, and by `act(obs)`. Returns by how much it differs
-    from the policy at most, on random observations. `env` and `cost` are as for `evaluate`.
+    from the policy at most, on random observations. No environment is made where the folder says what it is; otherwise
+    `env`, `cost` and `trust` are as for `evaluate`.
     """
     from spacerl.policies.export.exporting import export_policy
 
-    config, made = _env_of_run(run, env, cost, lanes=1)
-    try:
-        exported = _policy_of_run(run, config, made.spec, policy)
-        # Bounds that actions are not scaled to are the environment's to keep: clipped, the policy would be another one.
-        action = made.spec.action if made.spec.action.scaled else made.spec.action._replace(low=(), high=())
-        forms = forms_of(spaces_of_spec(made.spec))
-        return export_policy(exported.family, exported.theta, out, exported.info, action, forms)
-    finally:
+    folder = RunFolder.open(run)
+    spec = folder.environment()
+    if spec is None or env is not None:  # a folder of an earlier version does not say what its environment is
+        _, made = _env_of_run(run, env, cost, trust, lanes=1)
+        spec = made.spec
         made.close()
+    exported = _policy_of_run(run, folder.config(), spec, policy)
+    # Bounds that actions are not scaled to are the environment's to keep: clipped, the policy would be another one.
+    action = spec.action if spec.action.scaled else spec.action._replace(low=(), high=())
+    return export_policy(exported.family, exported.theta, out, exported.info, action, forms_of(spaces_of_spec(spec)))
 
 
 def film(
@@ -327,12 +339,14 @@ def film(
 
     No screen is needed. Reward and costs so far are written below the image, a cost above its limit in red.
     `beside_baseline` shows pi_B in the same episodes to the left of it, with `trust` also from a file that can run code
-    when it is loaded. `env` and `cost` are as for `evaluate`.
+    when it is loaded. `env`, `cost` and `trust` are as for `evaluate`.
     """
     from spacerl.rollout.film import Film, film_run
 
     _require_episodes(episodes, seed)
-    config = RunFolder.open(run).config()
+    folder = RunFolder.open(run)
+    config = folder.config()
+    require_consent(folder, code_named_by(config, env, cost, None if beside_baseline else ()), trust)
     shown = locate(str(run), config.task, policy)
     return film_run(Film(Path(run), config, episodes, seed, shown, beside_baseline, trust, env, cost), Path(out))
 
@@ -351,9 +365,10 @@ def _require_episodes(episodes: int, seed: int) -> None:
     require_seed(seed)
 
 
-def _env_of_run(run: str | Path, env: Any, cost: Any, lanes: int | None = None) -> tuple[RunConfig, Env]:
+def _env_of_run(run: str | Path, env: Any, cost: Any, trust: bool, lanes: int | None = None) -> tuple[RunConfig, Env]:
     folder = RunFolder.open(run)
     config = folder.config()
+    require_consent(folder, code_named_by(config, env, cost, ()), trust)
     if not config.algorithm.startswith(OWN_PREFIX):
         config, _ = read_config(folder)
     return config, make.make_env(config.task, config, env, cost, lanes)

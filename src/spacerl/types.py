@@ -12,6 +12,7 @@ import abc
 import dataclasses
 import difflib
 import math
+import signal
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -35,7 +36,11 @@ class RunStopped(RuntimeError):
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a run; the message says what is saved, and how to go on."""
+    """Ctrl-C during a run, or another signal that stops it; the message says what is saved, and how to go on."""
+
+    def __init__(self, message: str, number: int = signal.SIGINT):
+        super().__init__(message)
+        self.number = number
 
 
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> InputError:

@@ -137,11 +137,13 @@ class Export:
     """File to write: .onnx, .py (NumPy only) or .npz (arrays only)."""
     policy: Literal["last", "best"] = "last"
     """The last policy, or the best one that an evaluation found to keep the limits."""
+    trust: bool = False
+    """A folder of an earlier version: run the code that it names, although it may be somebody else's."""
 
     def __call__(self) -> None:
         from spacerl.api import export
 
-        difference = export(self.run, self.out, policy=self.policy)
+        difference = export(self.run, self.out, policy=self.policy, trust=self.trust)
         print(f"{self.out}: differs from the policy by at most {difference:.1e} on random observations")
 
 
@@ -263,9 +265,11 @@ class BaselineShow:
 def print_table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(*header, title=title, title_justify="left", box=None, pad_edge=False)
+    # As they are: names of folders and files may hold what would be markup.
+    table = Table(*header, title=Text(title, style="table.title"), title_justify="left", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     width = None if sys.stdout.isatty() else 160
     Console(width=width, highlight=False).print(table)

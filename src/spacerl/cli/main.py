@@ -1,4 +1,7 @@
-"""Which command is asked for, and how it ends: exit code 0 done, 2 bad input, 3 stopped, 130 interrupted."""
+"""Which command is asked for, and how it ends: exit code 0 done, 2 bad input, 3 stopped, 130 interrupted.
+
+Of other signals than Ctrl-C it is 128 and their number: 143 for SIGTERM, 129 for SIGHUP.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ import tyro
 import spacerl
 from spacerl.cli import looking, training
 from spacerl.cli.options import HELP_ALL, documented, likely_words, owners_of, split_config, words_of
+from spacerl.training.signals import number_of, stoppable
 from spacerl.types import InputError, RunInterrupted, RunStopped, unknown_name
 
-BAD_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
+BAD_INPUT, STOPPED, KILLED = 2, 3, 128  # the last: and the number of the signal
 
 COMMANDS: dict[str, Any] = {
     "train": training.Train,
@@ -41,17 +45,18 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         command = parse(arguments)
         _compile_once()
-        command()
+        with stoppable():
+            command()
     except InputError as error:
         fail(str(error), BAD_INPUT)
-    except RunInterrupted as interrupt:
-        fail(str(interrupt), INTERRUPTED)
-    except KeyboardInterrupt:
-        fail("interrupted", INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        fail(str(interrupt) if isinstance(interrupt, RunInterrupted) else "interrupted", KILLED + number_of(interrupt))
     except RunStopped as stopped:
         fail(str(stopped), STOPPED)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        fail(f"{error.filename or 'a file'}: {error.strerror or error}", BAD_INPUT)
 
 
 def parse(arguments: list[str]) -> Any:

@@ -95,7 +95,7 @@ class Resume:
     updates: int | None = None
     """New total number of updates; by default the run's own."""
     trust: bool = False
-    """Load the run's baseline from a file that can run code when it is loaded."""
+    """Run the code that the folder names (environment, costs, baseline), although it may be somebody else's."""
     log: tuple[str, ...] = ("tensorboard",)
     """What is kept beside metrics.csv: tensorboard, wandb, mlflow."""
     device: str = ""

@@ -78,11 +78,19 @@ class PolicyFamily:
             raise ValueError(f"unknown kind of action '{self.action.kind}': allowed are {', '.join(DISTRIBUTIONS)}")
         if self.action.kind == "multidiscrete" and sum(self.action.nvec) != self.action.size:
             raise ValueError(f"nvec {self.action.nvec} do not sum to {self.action.size}")
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._template())
-        flat, unravel = ravel_pytree(zeros)
+        made: list[Callable] = []
+
+        def ravel(policy: PolicyModule) -> Array:
+            flat, unravel = ravel_pytree(policy)
+            made.append(unravel)
+            return flat
+
+        flat = jax.eval_shape(
+            ravel, self._template()
+        )  # no numbers are made: a file may describe more than memory holds
         # A frozen dataclass: what follows from its fields is set once, here.
         object.__setattr__(self, "parameters", flat.shape[0])
-        object.__setattr__(self, "_unravel", unravel)
+        object.__setattr__(self, "_unravel", made[0])
 
     @functools.cached_property
     def layout(self) -> Layout:

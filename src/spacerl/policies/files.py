@@ -33,11 +33,27 @@ def read_policy(path: Path, name: str) -> NetworkPolicy:
 def read_policy_and_spaces(path: Path, name: str) -> tuple[NetworkPolicy, str]:
     """The policy of a file, and the spaces of its environment; "" in a file of an earlier version."""
     arrays, metadata = read_arrays(path, POLICY_FORMAT, "policy file")
+    for key, array in arrays.items():
+        if not np.issubdtype(array.dtype, np.floating) or not np.isfinite(array).all():
+            raise InputError(f"policy file '{path}' has a number in '{key}' that is not finite: no policy acts on it")
     try:
-        family = family_of_spec(json.loads(metadata["spec"]))
+        spec, info = (json.loads(metadata.get(part, "{}")) for part in ("spec", "info"))
+        _require_layers(spec, arrays)
+        family = family_of_spec(spec)
         theta = family.from_named(arrays)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, IndexError) as error:
         raise InputError(f"policy file '{path}' is incomplete: {error!r}") from error
     if theta.shape != (family.parameters,):
         raise InputError(f"policy file '{path}' is inconsistent: its arrays do not have the shapes it declares")
-    return NetworkPolicy(family, theta, name, json.loads(metadata.get("info", "{}"))), metadata.get("spaces", "")
+    return NetworkPolicy(family, theta, name, info if isinstance(info, dict) else {}), metadata.get("spaces", "")
+
+
+def _require_layers(spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """As many layers as there are arrays for: what a file describes is built after this, and costs time."""
+    layers = len(spec["hidden"]) + 1
+    there = sum(name.startswith("layers.") and name.endswith(".weight") for name in arrays)
+    if layers != there:
+        raise ValueError(f"it describes {layers} layers and has {there}")
+    sizes = [*spec["obs_shape"], *spec["hidden"], spec["action_size"]]
+    if not all(isinstance(size, int) and 0 < size < 2**31 for size in sizes):
+        raise ValueError("sizes of layers are whole numbers above 0")

@@ -20,12 +20,14 @@ from spacerl.reporting.svg import inline_svg
 from spacerl.reporting.text import counted, symbols
 from spacerl.runs.folder import write_atomically
 from spacerl.runs.records import read_runs
+from spacerl.types import InputError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
+GENERATOR = b'<meta name="generator" content="spacerl report">'
 PathLike = str | os.PathLike[str]
 
 
@@ -39,9 +41,20 @@ def write_report(run_dirs: PathLike | Iterable[PathLike], out_path: PathLike, ti
     out = Path(out_path)
     if out.is_dir():
         out = out / "report.html"
+    _require_no_other_file(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, page(groups, title, reading.skipped))
     return out
+
+
+def _require_no_other_file(out: Path) -> None:
+    """A page may take the place of an earlier one, and of nothing else."""
+    if out.is_file() and out.name != "report.html":
+        with open(out, "rb") as file:
+            if GENERATOR not in file.read(2000):
+                raise InputError(
+                    f"'{out}' exists and is no report of spacerl: give another name, nothing is overwritten"
+                )
 
 
 def page(groups: Sequence[Group], title: str | None = None, skipped: Sequence[str] = ()) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from spacerl.runs.folder import replacing
+from spacerl.runs.lock import require_new_file
 from spacerl.types import InputError
 
 LEAST_WIDTH = 320  # pixels; smaller images are enlarged, so that the text below them can be read
@@ -114,6 +115,7 @@ def _format_writer(out: Path) -> Callable[[Path, Frames, float], None]:
         raise InputError(f"video '{out}' is of no known kind: allowed are .mp4 and .gif")
     if out.is_dir():
         raise InputError(f"video '{out}' is a folder: give the name of a file")
+    require_new_file(out)
     if out.suffix.lower() == ".gif":
         return _write_gif
     if _ffmpeg() is None:

@@ -22,6 +22,7 @@ from spacerl.runs.fields import (
     OpenUnitInterval,
     Positive,
     Range,
+    Seconds,
     Seed,
     Sizes,
     UnitInterval,
@@ -31,6 +32,7 @@ from spacerl.runs.fields import (
     names_of,
 )
 from spacerl.runs.formats import FORMAT, upgraded
+from spacerl.runs.lock import holds_nothing
 from spacerl.types import InputError, unknown_name
 
 OWN_PREFIX = "own:"  # an environment or algorithm that was passed as an object, and must be again
@@ -94,7 +96,7 @@ class EnvSettings:
     ] = "auto"
     """Processes that step them, or threads of a simulator that has its own; 0 steps them in the run's own thread.
     auto: one per core."""
-    worker_timeout: Annotated[Positive, Bookkeeping] = 60.0
+    worker_timeout: Annotated[Seconds, Bookkeeping] = 60.0
     """Seconds after which a worker that does not answer is replaced."""
     simulator: Annotated[Literal["auto", "host", "device"], Bookkeeping] = "auto"
     """Ant tasks: MuJoCo's threads on the host, or one program with the update on the device. auto: the device where it
@@ -221,12 +223,22 @@ class RunConfig(
         own = {name: getattr(self, name) for name in SETTINGS}
         return own | dict(self.options)
 
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides what the run computes, as JSON holds it."""
+        own = {name: value for name, value in self.settings().items() if name in IDENTITY or name in self.options}
+        return {name: _to_json(value) for name, value in sorted(own.items())}
+
     @staticmethod
     def from_json(text: str) -> RunConfig:
-        """The config of a run folder, whatever version wrote it. Options are checked where the algorithm is known."""
+        """The inverse of `to_json`."""
         raw = json.loads(text)
         if not isinstance(raw, dict):
             raise InputError(f"a config is an object of settings, and {type(raw).__name__} was given")
+        return RunConfig.from_settings(raw)
+
+    @staticmethod
+    def from_settings(raw: dict[str, Any]) -> RunConfig:
+        """The config of a run folder, whatever version wrote it. Options are checked where the algorithm is known."""
         given = {name: _from_json(value) for name, value in upgraded(raw).items() if name != "format"}
         own = checked(RunConfig, {name: value for name, value in given.items() if name in SETTINGS})
         for missing in ("task", "cost_limit"):
@@ -239,6 +251,10 @@ class RunConfig(
 SETTINGS = tuple(name for name in names_of(RunConfig) if name != "options")
 # Settings that say how long, where or how a run is kept, not what it computes: they never make it another setting.
 BOOKKEEPING = bookkeeping_of(RunConfig)
+
+
+# What makes two runs different ones: all that decides what a run computes, and its seed.
+IDENTITY = frozenset(SETTINGS) - BOOKKEEPING | {"seed"}
 
 
 def _to_json(value: Any) -> Any:
@@ -284,7 +300,7 @@ def require_new_folder(out: Path) -> None:
     for parent in out.parents:
         if parent.exists() and not parent.is_dir():
             raise InputError(f"output folder '{out}' cannot be made: '{parent}' is a file, give a path below a folder")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or not holds_nothing(out)):
         raise InputError(
             f"output folder '{out}' exists and is not empty: give a new folder, or continue that run with "
             f"`spacerl resume {out}`"

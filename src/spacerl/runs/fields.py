@@ -36,9 +36,13 @@ NotNegative = Annotated[float, Range(lambda x: x >= 0, "a finite number that is 
 Fraction = Annotated[float, Range(lambda x: 0 < x <= 1, "a number above 0 and at most 1")]
 UnitInterval = Annotated[float, Range(lambda x: 0 <= x <= 1, "a number from 0 to 1")]
 OpenUnitInterval = Annotated[float, Range(lambda x: 0 < x < 1, "a number between 0 and 1")]
-Count = Annotated[int, Range(lambda x: x >= 1, "a whole number of at least 1")]
+Count = Annotated[int, Range(lambda x: 1 <= x < 2**31, "a whole number from 1 to 2147483647")]
 Seed = Annotated[int, Range(lambda x: 0 <= x < 2**31, "a whole number from 0 to 2147483647")]
-Sizes = Annotated[tuple[int, ...], Range(lambda x: min(x, default=0) >= 1, "a list of whole numbers above 0")]
+Seconds = Annotated[float, Range(lambda x: 0.01 <= x <= 1e6, "a number of seconds from 0.01 to 1000000")]
+Sizes = Annotated[
+    tuple[int, ...],
+    Range(lambda x: min(x, default=0) >= 1 and max(x) < 2**31, "a list of whole numbers from 1 to 2147483647"),
+]
 
 
 @functools.cache
@@ -78,7 +82,10 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
             raise unknown_name(name.replace("_", "-"), value, choices)
         raise _refused(name, value, _in_words(base, ranges))
     if fitting is float:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            raise _refused(name, "a number of hundreds of digits", _in_words(base, ranges)) from None
     for allowed in ranges if typing.get_origin(fitting) is not Literal else ():
         if not (_is_finite(value, allowed) and allowed.holds(value)):
             raise _refused(name, value, _in_words(base, ranges))
@@ -90,7 +97,16 @@ def _is_finite(value: Any, allowed: Range) -> bool:
 
 
 def _refused(name: str, given: Any, allowed: str) -> InputError:
-    return InputError(f"{name.replace('_', '-')} is {given!r}: allowed is {allowed}")
+    return InputError(f"{name.replace('_', '-')} is {shortened(given)}: allowed is {allowed}")
+
+
+def shortened(given: Any) -> str:
+    """A value as a sentence can hold it."""
+    try:
+        text = repr(given)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The run folder: the one place that knows, reads and writes its files. Atomic writes, no pickle, no jax.
 
 config.json  versions.json  metrics.csv  policy.safetensors  checkpoints/update-000060.safetensors
-evaluations.csv  best.safetensors  baseline.json  trajectories.json  events/  report.html
+environment.json  evaluations.csv  best.safetensors  baseline.json  trajectories.json  origin.json  events/  report.html
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import hashlib
 import json
 import os
 import platform
@@ -25,9 +26,11 @@ import numpy as np
 import spacerl
 from spacerl.runs.config import RunConfig
 from spacerl.runs.formats import upgraded
-from spacerl.runs.metrics import MetricsTable, read_metrics
+from spacerl.runs.lock import UNFINISHED, cannot_write, remove_unfinished_of, sole_writer
+from spacerl.runs.metrics import History, MetricsTable, read_history, read_metrics
+from spacerl.runs.spaces import described, read_described
 from spacerl.runs.toml import toml_text
-from spacerl.types import InputError
+from spacerl.types import EnvSpec, InputError
 
 CHECKPOINT_FORMAT = "spacerl-checkpoint-1"
 POLICY_FORMAT = "spacerl-policy-1"
@@ -64,7 +67,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object of a JSON file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
+        json.dumps(content, ensure_ascii=False).encode()  # half a character is no text that a page can hold
+    except OSError as problem:
+        raise InputError(f"{path} cannot be read: {problem.strerror or problem}") from problem
+    except (ValueError, RecursionError) as problem:
         raise InputError(f"{path} is not JSON: {problem}") from problem
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, got {type(content).__name__}")
@@ -93,6 +99,8 @@ class RunFolder:
         self.trajectories_path = self.path / "trajectories.json"
         self.evaluations_path = self.path / "evaluations.csv"
         self.best_path = self.path / "best.safetensors"
+        self.environment_path = self.path / "environment.json"
+        self.origin_path = self.path / "origin.json"
         self.checkpoints = self.path / "checkpoints"
 
     @classmethod
@@ -103,15 +111,25 @@ class RunFolder:
         A process killed before that leaves no half-made run behind, only a folder whose name ends in .tmp.
         """
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        making = cls(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
         try:
-            os.chmod(making.path, 0o755)
-            making.checkpoints.mkdir()
-            write_json(making.versions_path, versions)
-            making.write_config(config)
-            yield making
+            path.parent.mkdir(parents=True, exist_ok=True)
+            remove_unfinished_of(path)
+            making = cls(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED))
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        try:
+            with sole_writer(making.path):
+                os.chmod(making.path, 0o755)
+                making.checkpoints.mkdir()
+                write_json(making.versions_path, versions)
+                making.write_config(config)
+                yield making
             os.rename(making.path, path)  # replaces nothing but an empty folder
+        except OSError as error:
+            shutil.rmtree(making.path, ignore_errors=True)
+            if is_run(path):
+                raise InputError(f"'{path}' was made by another process in the meantime: give a new folder") from error
+            raise cannot_write(path, error) from error
         except BaseException:
             shutil.rmtree(making.path, ignore_errors=True)
             raise
@@ -126,10 +144,10 @@ class RunFolder:
     def config(self) -> RunConfig:
         path = self.config_path
         try:
-            return RunConfig.from_json(path.read_text())
+            return RunConfig.from_settings(read_json(path))
         except InputError as error:
-            raise InputError(f"'{path}': {error}") from error
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
+            raise InputError(f"'{path}': {error}" if str(path) not in str(error) else str(error)) from error
+        except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"'{path}' is not a spacerl config: {error}") from error
 
     def settings(self) -> dict[str, Any]:
@@ -148,10 +166,25 @@ class RunFolder:
         """Episodes to draw: task, arena, policies."""
         write_json(self.trajectories_path, content)
 
+    def write_environment(self, spec: EnvSpec) -> None:
+        write_json(self.environment_path, described(spec))
+
+    def environment(self) -> EnvSpec | None:
+        """What the run's environment is; None in a folder of an earlier version."""
+        path = self.environment_path
+        return read_described(read_json(path), path) if path.is_file() else None
+
+    def write_origin(self, content: Mapping[str, Any]) -> None:
+        """Who asked for the code that the config names."""
+        write_json(self.origin_path, content)
+
+    def origin(self) -> dict[str, Any]:
+        return read_json(self.origin_path) if self.origin_path.is_file() else {}
+
     # Metrics ---------------------------------------------------------------------------------------------------------
 
     def append_metrics(self, row: dict[str, float | int]) -> None:
-        """One row, written whole; the header comes with the first."""
+        """One row, written whole; the header comes with the first. A run of an earlier version gets new columns."""
         append_row(self.metrics_path, row)
 
     def metrics_table(self) -> MetricsTable:
@@ -162,15 +195,15 @@ class RunFolder:
         """Every whole row so far, one dictionary per update."""
         return self.metrics_table().rows()
 
+    def history(self) -> History:
+        """The rows that a run that goes on may rely on."""
+        return read_history(self.metrics_path)
+
     def keep_metrics_until(self, updates: int) -> None:
         """Drop rows that a resumed run will write again, and a row that a killed process left half written."""
-        lines = self.metrics_path.read_text().splitlines(keepends=True) if self.metrics_path.exists() else []
-        kept = lines[: updates + 1] if updates else []
-        if len(kept) != (updates + 1 if updates else 0) or any(not line.endswith("\n") for line in kept):
-            raise InputError(
-                f"'{self.metrics_path}' has fewer rows than its checkpoint has updates ({updates}): it was cut"
-            )
-        write_atomically(self.metrics_path, "".join(kept))
+        history = self.history()
+        require_rows(self, history, updates)
+        write_atomically(self.metrics_path, history.until(updates))
 
     # Evaluations of the deterministic policy --------------------------------------------------------------------------
 
@@ -179,20 +212,27 @@ class RunFolder:
 
     def evaluations(self) -> list[dict[str, float | int]]:
         """Every evaluation so far, in the order of the updates they followed."""
-        return list(read_metrics(self.evaluations_path).rows()) if self.evaluations_path.exists() else []
+        rows = read_metrics(self.evaluations_path).rows() if self.evaluations_path.exists() else []
+        for needed in ("update", "J_R", "excess"):
+            if rows and needed not in rows[0]:
+                raise InputError(f"'{self.evaluations_path}' has no column '{needed}': remove it to evaluate anew")
+        return list(rows)
 
     def keep_evaluations_until(self, updates: int) -> None:
         """Drop those that a resumed run will make again."""
-        if self.evaluations_path.exists():
-            header, *lines = self.evaluations_path.read_text().splitlines()
-            kept = [line for line in lines if line.partition(",")[0].isdigit() and int(line.split(",")[0]) <= updates]
-            write_atomically(self.evaluations_path, "".join(f"{line}\n" for line in [header, *kept]) if kept else "")
+        if not self.evaluations_path.exists():
+            return
+        header, *lines = self.evaluations_path.read_bytes().decode(errors="replace").split("\n")
+        kept = [line for line in lines[:-1] if (first := line.partition(",")[0]).isdecimal() and int(first) <= updates]
+        write_atomically(self.evaluations_path, "".join(f"{line}\n" for line in [header, *kept]) if kept else "")
 
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, arrays: dict[str, np.ndarray], update: int) -> Path:
+    def save_checkpoint(self, arrays: dict[str, np.ndarray], update: int, settings: str = "") -> Path:
+        """`settings` are those of its run: a checkpoint that came from another one is found out."""
         path = self._checkpoint_path(update)
-        write_arrays(path, arrays, {"format": CHECKPOINT_FORMAT, "update": str(update)})
+        info = {"format": CHECKPOINT_FORMAT, "update": str(update), "settings": settings}
+        write_arrays(path, arrays, info | {"content": content_hash(arrays, info)})
         return path
 
     def remove_old_checkpoints(self, keep: int) -> None:
@@ -218,13 +258,42 @@ class RunFolder:
             raise InputError(f"'{self.path}' has no checkpoint to continue from: the run stopped before its first one")
         return updates[-1]
 
-    def checkpoint(self, update: int) -> tuple[dict[str, np.ndarray], int]:
-        """Arrays of the checkpoint named after an update, and the update that it says it is of."""
+    def checkpoint(self, update: int) -> tuple[dict[str, np.ndarray], int, str]:
+        """Arrays of the checkpoint named after an update, the update that it says it is of, and the settings of its
+        run. One without a hash of its content is of an earlier version."""
         path = self._checkpoint_path(update)
         arrays, info = read_arrays(path, CHECKPOINT_FORMAT, "checkpoint")
-        if not info.get("update", "").isdigit():
+        if not (info.get("update", "").isascii() and info.get("update", "").isdigit()):
             raise InputError(f"checkpoint '{path}' is foreign: it does not say which update it is of")
-        return arrays, int(info["update"])
+        said = info.pop("content", None)
+        if said is not None and said != content_hash(arrays, info):
+            raise InputError(f"checkpoint '{path}' is damaged: its content is not what was written")
+        return arrays, int(info["update"][:12]), info.get("settings", "")
+
+    def go_back_to(self, update: int) -> None:
+        """Put checkpoints after an update aside: they cannot be used, and must not be taken for newer ones."""
+        for later in self.checkpoint_updates():
+            if later > update:
+                path = self._checkpoint_path(later)
+                os.replace(path, path.with_name(f"{path.name}.unused"))
+
+
+def require_rows(folder: RunFolder, history: History, updates: int) -> None:
+    if len(history.rows) < updates:
+        raise InputError(
+            f"'{folder.metrics_path}' has fewer whole rows ({len(history.rows)}) than its checkpoint has updates "
+            f"({updates}): {history.fault or 'it was cut'}"
+        )
+
+
+def content_hash(arrays: Mapping[str, np.ndarray], info: Mapping[str, str]) -> str:
+    """Of arrays, their names and types, and what is said about them."""
+    digest = hashlib.sha256(json.dumps(sorted(info.items())).encode())
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name], order="C")
+        digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def append_row(path: Path, row: dict[str, float | int]) -> None:

@@ -37,7 +37,12 @@ def read_metrics(path: Path) -> MetricsTable:
     """
     text = _text(path)
     whole = text[: text.rfind("\n") + 1]
-    table = [row for row in csv.reader(io.StringIO(whole)) if row]
+    try:
+        table = [row for row in csv.reader(io.StringIO(whole)) if row]
+    except csv.Error as error:
+        raise InputError(f"{path} is not a table of metrics: {error}") from error
+    if table and len(set(table[0])) < len(table[0]):
+        raise InputError(f"{path} has a column twice: expected a name of its own for each")
     header, lines = (table[0], table[1:]) if table else ([], [])
     parsed = [_parsed_row(line, len(header)) for line in lines]
     for number, row in enumerate(parsed[:-1], start=1):
@@ -47,6 +52,38 @@ def read_metrics(path: Path) -> MetricsTable:
     rows = [row for row in parsed if row is not None]
     cut = bool(text[len(whole) :].strip()) or len(rows) < len(parsed)
     return MetricsTable(_columns(header, rows), cut)
+
+
+@dataclass(frozen=True)
+class History:
+    """What a run that goes on may rely on: the header, and the rows of updates 0, 1, ... as far as they are whole."""
+
+    header: str = ""
+    rows: tuple[str, ...] = ()  # each with its line break
+    fault: str = ""  # what is wrong with the row after the last one; nothing where there is none, or a half-written one
+
+    def until(self, updates: int) -> str:
+        """The file with the rows of so many updates."""
+        return self.header + "".join(self.rows[:updates]) if updates else ""
+
+
+def read_history(path: Path) -> History:
+    """The rows of a metrics.csv up to the first that is not the next update's."""
+    *lines, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    if not lines:
+        return History()
+    texts = [line.decode("utf-8", errors="replace").removesuffix("\r") for line in lines]
+    columns = texts[0].split(",")
+    if "update" not in columns or len(set(columns)) < len(columns):
+        return History(fault="its first line does not name the columns, 'update' among them")
+    rows: list[str] = []
+    for text in texts[1:]:
+        row = _parsed_row(text.split(","), len(columns))
+        if row is None or row[columns.index("update")] != len(rows):
+            wanted = f"expected {len(columns)} numbers of update {len(rows)}"
+            return History(texts[0] + "\n", tuple(rows), f"row {len(rows) + 1}: {wanted}, got {text[:60]!r}")
+        rows.append(text + "\n")
+    return History(texts[0] + "\n", tuple(rows))
 
 
 def _text(path: Path) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import importlib
 import importlib.util
 import pkgutil
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -30,13 +32,31 @@ def _dotted(name: str) -> bool:
 def python_object(given: str, what: str) -> Any:
     """The object called `given`; `what` says in messages what it was meant to be."""
     place, _, name = given.rpartition(":")
+    if not place.endswith(".py") and place.partition(".")[0] in sys.stdlib_module_names:
+        raise _standard(given, what)
     module = _import_file(place, given, what) if place.endswith(".py") else _import_module(place, given, what)
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
             raise InputError(f"{what} '{given}': {place} has no '{part}'{nearest(part, _public(found))}")
         found = getattr(found, part)
+    if callable(found) and is_of_standard_library(found):
+        raise _standard(given, what)
     return found
+
+
+def is_of_standard_library(found: Any) -> bool:
+    """Whether calling an object calls Python's own library, under whatever name it was found."""
+    while isinstance(found, functools.partial):
+        found = found.func
+    module = getattr(found, "__module__", None) or type(found).__module__
+    return str(module).partition(".")[0] in sys.stdlib_module_names
+
+
+def _standard(given: str, what: str) -> InputError:
+    return InputError(
+        f"{what} '{given}' is of Python's standard library, which is never called: name a module or file of yours"
+    )
 
 
 def nearest(given: str, candidates: list[str], ending: str = "") -> str:
@@ -61,7 +81,7 @@ def in_words(error: BaseException) -> str:
 
 
 def _import_module(name: str, given: str, what: str) -> ModuleType:
-    with _in_path(Path.cwd()):
+    with found_first(Path.cwd()):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -89,7 +109,7 @@ def _import_file(place: str, given: str, what: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    with _in_path(path.resolve().parent):
+    with found_first(path.resolve().parent):
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
@@ -103,9 +123,12 @@ def _failed(given: str, what: str, error: BaseException) -> InputError:
 
 
 @contextlib.contextmanager
-def _in_path(folder: Path) -> Iterator[None]:
-    """Modules of a folder found first, as under `python -m`, while something is imported."""
-    sys.path.insert(0, str(folder))
+def found_first(folder: Path) -> Iterator[None]:
+    """Modules of a folder found before installed ones while something is imported, but not before Python's own: a
+    random.py beside the user's module must not take the place of that of the standard library."""
+    own = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    last = max((i for i, path in enumerate(sys.path) if path in own or path.endswith("lib-dynload")), default=-1)
+    sys.path.insert(last + 1, str(folder))
     importlib.invalidate_caches()
     try:
         yield

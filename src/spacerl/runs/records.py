@@ -300,8 +300,11 @@ def _points(pairs: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def _number(value: Any) -> float:
-    """A JSON value as a float; NaN where there is none."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    """A JSON value as a float; NaN where there is none, or one that no float can hold."""
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
 
 
 def _first_limit(config: Mapping[str, Any]) -> float:

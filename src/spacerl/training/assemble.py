@@ -14,6 +14,7 @@ from spacerl.policies.loading import Loading, load_policy
 from spacerl.rollout.device import environments_per_batch
 from spacerl.runs.config import RunConfig, limits_in_order
 from spacerl.training.critics import Critic, linear_critic, neural_critic
+from spacerl.training.memory import require_room, require_room_for_environments
 from spacerl.training.settings import Draft
 from spacerl.training.update import Learner
 from spacerl.types import BatchEnv, Env, EnvSpec, InputError, Policy
@@ -55,6 +56,7 @@ class Parts(NamedTuple):
 
 def assemble(draft: Draft, given: Given = Given()) -> Parts:  # noqa: B008  a record without state
     """All parts of a new run; raises InputError for anything that does not fit together."""
+    require_room_for_environments(draft.env_settings().environments)
     env = make_env(draft.task, draft.env_settings(), given.env, given.cost)
     try:
         return _assembled(draft.config(env.spec), draft.algorithm, env, given)
@@ -65,6 +67,7 @@ def assemble(draft: Draft, given: Given = Given()) -> Parts:  # noqa: B008  a re
 
 def reassemble(config: RunConfig, algorithm: Algorithm, given: Given = Given()) -> Parts:  # noqa: B008
     """All parts of a run that has a config already."""
+    require_room_for_environments(config.environments)
     env = make_env(config.task, config, given.env, given.cost)
     try:
         limits_in_order(config.cost_limit, env.spec.cost_names, config.task)
@@ -78,8 +81,9 @@ def _assembled(config: RunConfig, algorithm: Algorithm, env: Env, given: Given) 
     spec = env.spec
     if spec.images and config.critic == "linear":
         raise InputError(f"critic is 'linear' and '{config.task}' observes images: allowed is neural")
-    baselines = _baselines(config, env, given)
     family = policy_family(config, spec)
+    require_room(config, spec, family.parameters)
+    baselines = _baselines(config, env, given)
     if config.normalise_observations and not family.width:
         raise InputError(f"normalise-observations was given and '{config.task}' observes images alone: leave it out")
     signals = 1 + len(spec.cost_names) + bool(baselines)

@@ -13,6 +13,7 @@ from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.evaluate import Play, evaluate_policy
 from spacerl.runs.config import RunConfig
 from spacerl.runs.folder import versions
+from spacerl.runs.lock import require_new_file
 from spacerl.training.assemble import Given, assemble
 from spacerl.training.settings import Draft, resolve
 from spacerl.training.train import Watching, train_run
@@ -42,8 +43,7 @@ def make_baseline(
     """
     if kind not in KINDS:
         raise unknown_name("baseline kind", kind, KINDS)
-    if out.exists():
-        raise InputError(f"'{out}' exists: give a new file with --out, nothing is overwritten")
+    require_new_file(out)
     own = float(task_named(task).settings["cost_limit"])
     limit = cost_limit if cost_limit is not None else own * LIMIT_FACTORS[kind]
     algorithm = "pretrain" if settings.get("baseline") else "pcpo"
@@ -67,8 +67,13 @@ def make_baseline(
         "episodes": episodes,
         "commit": versions("")["commit"],
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    save_policy(out, result.policy.family, result.policy.theta, facts)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        save_policy(out, result.policy.family, result.policy.theta, facts)
+    except OSError as error:  # the disk filled up in the meantime: what was trained goes elsewhere
+        kept = Path(tempfile.mkdtemp(prefix="spacerl-")) / out.name
+        save_policy(kept, result.policy.family, result.policy.theta, facts)
+        raise InputError(f"'{out}' cannot be written: {error.strerror or error}; the policy is in '{kept}'") from error
     return facts
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from spacerl.runs.folder import RunFolder
+from spacerl.runs.config import RunConfig
+from spacerl.runs.fields import shortened
+from spacerl.runs.folder import RunFolder, require_rows
+from spacerl.runs.formats import FORMAT
 from spacerl.training.update import Learner, initial_state
 from spacerl.types import InputError, TrainState
 
 # Arrays of checkpoints that earlier versions called otherwise.
 RENAMED = {"algorithm.goal": "algorithm.target_J_R", "algorithm.faith": "algorithm.seek_kl"}
+
+
+class OutOfDate(InputError):
+    """A whole checkpoint of a version whose runs cannot go on; an older one would be no better."""
 
 
 def to_arrays(state: TrainState) -> dict[str, np.ndarray]:
@@ -43,7 +53,7 @@ def as_named_now(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def from_arrays(arrays: dict[str, np.ndarray], template: TrainState, source: str) -> TrainState:
     arrays = as_named_now(arrays)
     if "algorithm.multipliers" in arrays and "algorithm.integral" not in arrays:
-        raise InputError(
+        raise OutOfDate(
             f"{source} has multipliers in reward per unit of cost, which this version does not use: the run can be "
             "evaluated, exported and used as a baseline, and must be trained anew to go on"
         )
@@ -60,14 +70,74 @@ def to_shapes(state: Any) -> dict[str, tuple]:
     return {jax.tree_util.keystr(path).lstrip("."): (leaf.shape, np.dtype(leaf.dtype)) for path, leaf in leaves}
 
 
-def read_state(folder: RunFolder, learner: Learner, update: int | None = None) -> TrainState:
-    """The state of a run after an update, by default of its newest checkpoint."""
-    arrays, done = folder.checkpoint(folder.newest_update() if update is None else update)
+def settings_text(config: RunConfig) -> str:
+    """What a checkpoint keeps of its run's settings."""
+    return json.dumps({"format": FORMAT, **config.identity()})
+
+
+def read_state(folder: RunFolder, learner: Learner, update: int) -> TrainState:
+    """The state of a run after an update, checked against its config."""
+    arrays, done, settings = folder.checkpoint(update)
+    source = f"checkpoint of update {done} in '{folder.path}'"
+    _require_same_settings(settings, learner.config, source)
     template = jax.eval_shape(lambda: initial_state(learner, 0))
-    state = from_arrays(arrays, template, f"checkpoint of update {done} in '{folder.path}'")
-    if int(state.update) != done:
+    state = from_arrays(arrays, template, source)
+    if int(state.update) != update or done != update:
         raise InputError(
-            f"checkpoint of update {done} in '{folder.path}' is foreign: the state in it is of update "
-            f"{int(state.update)}"
+            f"{source} is foreign: the state in it is of update {int(state.update)}, its name says {update}"
         )
     return state
+
+
+def _require_same_settings(settings: str, config: RunConfig, source: str) -> None:
+    """A checkpoint of another run, or a config that was changed. One without settings is of an earlier version."""
+    if not settings:
+        return
+    try:
+        theirs = RunConfig.from_json(settings).identity()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{source} is foreign: its settings cannot be read ({error})") from error
+    ours = config.identity()
+    for name in sorted(theirs.keys() & ours.keys()):
+        if theirs[name] != ours[name]:
+            raise InputError(
+                f"{source} is of a run with {name} {shortened(theirs[name])}, and config.json says "
+                f"{shortened(ours[name])}: one of them is not of this run"
+            )
+
+
+class Found(NamedTuple):
+    """States of runs after the newest update that all of them can go on from, and what was wrong with later ones."""
+
+    update: int
+    states: list[TrainState]
+    problems: list[str]
+
+
+def newest_states(runs: Sequence[tuple[RunFolder, Learner]], only: int | None = None) -> Found:
+    """Where runs that are stepped together go on: with whole metrics and whole checkpoints, of one update. `only` is
+    that update where it is known."""
+    histories = [folder.history() for folder, _ in runs]
+    shared = set.intersection(*(set(folder.checkpoint_updates()) for folder, _ in runs))
+    problems: list[str] = []
+    for update in sorted(shared if only is None else shared & {only}, reverse=True):
+        try:
+            for (folder, _), history in zip(runs, histories, strict=True):
+                require_rows(folder, history, update)
+            return Found(update, [read_state(folder, learner, update) for folder, learner in runs], problems)
+        except OutOfDate:
+            raise
+        except InputError as problem:
+            problems.append(str(problem))
+    if problems:
+        raise InputError(problems[0])
+    raise InputError(f"'{runs[0][0].path}' has no checkpoint to continue from: the run stopped before its first one")
+
+
+def go_on_from(found: Found, folders: Sequence[RunFolder]) -> None:
+    """Say what could not be used, and put it aside."""
+    for problem in found.problems:
+        print(f"{problem}; the run goes on from update {found.update}", file=sys.stderr)
+    for folder in folders:
+        folder.keep_metrics_until(found.update)
+        folder.go_back_to(found.update)

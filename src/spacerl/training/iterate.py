@@ -8,6 +8,7 @@ from typing import Any
 
 from spacerl.runs.config import require_new_folder
 from spacerl.runs.folder import is_run
+from spacerl.runs.lock import sole_writer
 from spacerl.training.assemble import Given
 from spacerl.training.settings import default_folder, require_same_run, resolve
 from spacerl.training.train import Watching, resume_run, train_run
@@ -32,14 +33,15 @@ def iterate_runs(
     folders = [parent / f"round-{number}" for number in range(1, rounds + 1)]
     if not is_run(folders[0]):
         require_new_folder(parent)
-    for number, folder in enumerate(folders):
-        draft, own = first, given
-        if number > 0:
-            before = {"baseline": str(folders[number - 1])}
-            draft, own = resolve({**settings, **before}, given.algorithm), given._replace(baseline=None)
-        if is_run(folder):
-            require_same_run(folder, draft)
-            resume_run(folder, own, watching)
-        else:
-            train_run(draft, own, folder, watching)
+    with sole_writer(parent):
+        for number, folder in enumerate(folders):
+            draft, own = first, given
+            if number > 0:
+                before = {"baseline": str(folders[number - 1])}
+                draft, own = resolve({**settings, **before}, given.algorithm), given._replace(baseline=None)
+            if is_run(folder):
+                require_same_run(folder, draft)
+                resume_run(folder, own, watching, asked=True)
+            else:
+                train_run(draft, own, folder, watching)
     return folders

@@ -12,6 +12,7 @@ from spacerl.rollout.evaluate import Play, measured, verdict
 from spacerl.runs.config import RunConfig
 from spacerl.runs.folder import RunFolder, read_json
 from spacerl.training.assemble import loading_of
+from spacerl.training.origin import code_named_by, require_consent
 from spacerl.types import BatchEnv, Env, InputError, Policy
 
 PARTS = 10  # about so many lines of progress for each policy
@@ -77,9 +78,15 @@ def _baseline(judging: Judging, given: Any, recorded: Mapping[str, Any], count: 
     name = recorded.get("name") or str(given)
     how = loading_of(judging.config, judging.env, judging.trust)
     try:
+        named = code_named_by(judging.config, env=(), cost=()) if judging.baseline is None else []
+        require_consent(judging.folder, [code for code in named if code.name == given], judging.trust)
         policy = load_policy(given, judging.config.task, judging.env.spec, how)
     except InputError as error:
-        return {"name": name, "recorded": True, "why": str(error), **_as_measured(judging, recorded)}
+        try:
+            return {"name": name, "recorded": True, "why": str(error), **_as_measured(judging, recorded)}
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as damage:
+            path = judging.folder.baseline_path
+            raise InputError(f"'{path}' does not hold what was measured of a baseline: {damage!r}") from damage
     return {"name": policy.name, "recorded": False, **_measured(judging, policy, count, False, f"pi_B {policy.name}")}
 
 
@@ -87,7 +94,8 @@ def _recorded(folder: RunFolder) -> list[dict[str, Any]]:
     if not folder.baseline_path.is_file():
         return []
     summary = read_json(folder.baseline_path)
-    return summary.get("all", [summary])
+    everyone = summary.get("all", [summary])
+    return [each for each in everyone if isinstance(each, dict)] if isinstance(everyone, list) else []
 
 
 def _as_measured(judging: Judging, recorded: Mapping[str, Any]) -> dict[str, Any]:

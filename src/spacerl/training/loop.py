@@ -6,9 +6,7 @@ Whatever touches clocks or files while training is here or in what this calls.
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,9 +19,11 @@ from spacerl.rollout.acting import ActingPolicy, acting
 from spacerl.runs.folder import RunFolder, versions
 from spacerl.training import evaluation
 from spacerl.training.assemble import Parts
-from spacerl.training.checkpoint import to_arrays
+from spacerl.training.checkpoint import settings_text, to_arrays
 from spacerl.training.measure import write_trajectories
+from spacerl.training.origin import sign
 from spacerl.training.programs import Program
+from spacerl.training.signals import number_of, stoppable, undisturbed
 from spacerl.training.sinks import RunInfo, Sink
 from spacerl.training.update import raw_theta
 from spacerl.types import BatchEnv, InputError, Row, RunInterrupted, RunStopped, TrainState
@@ -59,28 +59,58 @@ class Loop(NamedTuple):
 def run_loop(loop: Loop, state: TrainState) -> TrainState:
     """All updates that are left, unless a sink asks for a stop. The last state is on disk however this ends."""
     done = int(loop.program.split(state)[0].update)
-    with started(loop, done):
+    with stoppable(), started(loop, done):
         try:
             evaluate(loop, state, done)  # where the run was stopped before it could be
             while done < loop.updates:
                 following, rows = one_update(loop, state, done)
-                with undisturbed():
+                with undisturbed(), written(loop):
                     tell(loop, rows, durable=True)
                     state, done = following, done + 1
                 evaluate(loop, state, done)
-                with undisturbed():
+                with undisturbed(), written(loop):
                     if loop.is_due(done):
                         save(loop, state)
                 if tell(loop, rows, durable=False) and done < loop.updates:
-                    save(loop, state)
+                    with undisturbed(), written(loop):
+                        save(loop, state)
                     break
+        except NotWritten:
+            raise
         except KeyboardInterrupt as interrupt:
-            save(loop, state)
-            raise RunInterrupted(f"interrupted; the state after update {done} is saved, {loop.go_on}") from interrupt
+            with undisturbed(), written(loop):
+                save(loop, state)
+            kept = f"the state after update {done} is saved" if done else "nothing is learned before the first update"
+            raise RunInterrupted(f"interrupted; {kept}, {loop.go_on}", number_of(interrupt)) from interrupt
         except BaseException:  # whatever a user's own function or environment raises
-            save(loop, state)
+            with undisturbed(), written(loop):
+                save(loop, state)
             raise
     return state
+
+
+class NotWritten(RunStopped):
+    """What a run learned could not be written: its disk is full, or its folder is gone or may not be written to."""
+
+
+@contextlib.contextmanager
+def written(loop: Loop) -> Iterator[None]:
+    """Files of the runs are written in here; one that cannot be is a sentence that says what is left."""
+    try:
+        yield
+    except OSError as error:
+        gone = next((run.folder for run in loop.runs if not run.folder.config_path.exists()), None)
+        if gone is not None:
+            raise NotWritten(
+                f"run folder '{gone.path}' is gone: it was removed or moved while the run went on, and nothing more "
+                "of it can be saved"
+            ) from error
+        whole = min((run.folder.checkpoint_updates() or [0])[-1] for run in loop.runs)
+        where = str(error.filename or loop.runs[0].folder.path)
+        raise NotWritten(
+            f"'{where}' cannot be written: {error.strerror or error}; the state after update {whole} is saved: make "
+            f"room, or allow writing there, and {loop.go_on}"
+        ) from error
 
 
 def one_update(loop: Loop, state: TrainState, done: int) -> tuple[TrainState, list[Row]]:
@@ -131,10 +161,11 @@ def started(loop: Loop, done: int) -> Iterator[None]:
         if isinstance(run.parts.env, BatchEnv):
             run.parts.env.report_faults_to(fault_log(run.folder))
     with contextlib.ExitStack() as finishing:
-        for sink in loop.sinks:
-            for run in loop.runs:
-                finishing.callback(sink.finish, run.info)
-                sink.start(run.info, done)
+        with written(loop):
+            for sink in loop.sinks:
+                for run in loop.runs:
+                    finishing.callback(sink.finish, run.info)
+                    sink.start(run.info, done)
         yield
 
 
@@ -154,27 +185,10 @@ def fault_log(folder: RunFolder) -> Callable[[str], None]:
 
     def report(text: str) -> None:
         print(text, file=sys.stderr)
-        with open(folder.path / "faults.log", "a") as file:
+        with contextlib.suppress(OSError), open(folder.path / "faults.log", "a") as file:
             file.write(text + "\n\n")
 
     return report
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ctrl-C waits until this is done: metrics and state stay together, and TensorBoard's writer, which a Ctrl-C can
-    leave with a lock held, closes afterwards."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[Any] = []
-    before = signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came and callable(before):
-        before(*came[0])
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
@@ -182,6 +196,8 @@ def undisturbed() -> Iterator[None]:
 
 def create_folder(parts: Parts, out: Path, state: TrainState, baseline: dict[str, Any] | None) -> None:
     with RunFolder.created(out, parts.config, versions(device_name())) as folder:
+        sign(folder, parts.config)
+        folder.write_environment(parts.env.spec)
         if baseline is not None:
             folder.write_baseline(baseline)
         save_run(Run(parts, folder), state)
@@ -205,7 +221,7 @@ def save_run(run: Run, state: TrainState) -> None:
     save_policy(path, policy.family, policy.theta, info, state.normaliser or None, policy.spaces)
     if update == config.updates:
         write_trajectories(run.parts, policy, run.folder)
-    run.folder.save_checkpoint(to_arrays(state), update)
+    run.folder.save_checkpoint(to_arrays(state), update, settings_text(config))
 
 
 def trained_policy(parts: Parts, state: TrainState) -> ActingPolicy:

@@ -103,11 +103,12 @@ class ProgressSink(Sink):
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         grid = Table.grid(padding=(0, 2))
         if row is None:
             grid.add_row("compiling the update ...")
-            return Panel(grid, title=self.title, title_align="left", width=78)
+            return Panel(grid, title=Text(self.title), title_align="left", width=78)
         speed, left = self._speed(row)
         grid.add_row(
             "update", f"{row['update'] + 1} of {self.updates}", ProgressBar(self.updates, row["update"] + 1, width=34)
@@ -123,7 +124,7 @@ class ProgressSink(Sink):
             grid.add_row("J_D", f"{row['J_D']:.4g}", radius)
         if not math.isnan(speed):
             grid.add_row("speed", f"{speed:,.0f} steps/s", f"time left {_duration(left)}")
-        return Panel(grid, title=self.title, title_align="left", width=78)
+        return Panel(grid, title=Text(self.title), title_align="left", width=78)
 
 
 def costs_of(row: dict[str, Any]) -> list[tuple[str, float, float]]:

@@ -19,6 +19,7 @@ import numpy as np
 from spacerl.envs.tasks import KINDS
 from spacerl.reporting import mean_interval
 from spacerl.runs.folder import RunFolder, write_atomically
+from spacerl.runs.lock import sole_writer
 from spacerl.types import InputError, unknown_name
 
 DIRECT = ("--divergence-gradient", "direct")
@@ -148,7 +149,7 @@ def reproduce(
         print("spacerl " + shlex.join(line), flush=True)
         return subprocess.run([sys.executable, "-m", "spacerl", *line], check=False).returncode
 
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
+    with sole_writer(out / EXPERIMENTS[experiment][0]), ThreadPoolExecutor(max(1, jobs)) as pool:
         codes = list(pool.map(run, pending))
     failed = [shlex.join(line) for line, code in zip(pending, codes, strict=True) if code]
     if failed:

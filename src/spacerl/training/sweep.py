@@ -9,6 +9,7 @@ same program, exactly.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any
 
 from spacerl.runs.config import require_new_folder
 from spacerl.runs.folder import RunFolder, is_run, read_json, write_json
-from spacerl.training.assemble import Given, Parts, assemble
-from spacerl.training.checkpoint import read_state
+from spacerl.runs.lock import sole_writer
+from spacerl.training.assemble import Given, assemble
+from spacerl.training.checkpoint import go_on_from, newest_states
 from spacerl.training.loop import Loop, Run, create_folder, run_loop
 from spacerl.training.programs import joint_program, require_one_architecture, stack_states
 from spacerl.training.settings import Draft, default_folder, require_same_run, resolve
@@ -53,13 +55,14 @@ def sweep_runs(
     if not seeds:
         raise InputError("no seed was given: pass at least one")
     members = _members(settings, seeds, baselines, out, given)
-    programs = _programs(members, out, given)
-    together = {member.folder for program in programs for member in program}
-    for program in programs:
-        _train_together(program, given, watching)
-    for member in members:
-        if member.folder not in together:
-            _train_alone(member, given, watching)
+    with sole_writer(out):
+        programs = _programs(members, out, given)
+        together = {member.folder for program in programs for member in program}
+        for program in programs:
+            _train_together(program, given, watching)
+        for member in members:
+            if member.folder not in together:
+                _train_alone(member, given, watching)
     return [member.folder for member in members]
 
 
@@ -129,7 +132,7 @@ def _train_alone(member: Member, given: Given, watching: Watching) -> None:
     if not is_run(member.folder):
         train_run(member.draft, given, member.folder, watching)
     elif not RunFolder(member.folder).is_finished():
-        resume_run(member.folder, given, watching)
+        resume_run(member.folder, given, watching, asked=True)
 
 
 def _train_together(members: Sequence[Member], given: Given, watching: Watching) -> None:
@@ -137,29 +140,45 @@ def _train_together(members: Sequence[Member], given: Given, watching: Watching)
     there = [folder for folder in folders if is_run(folder.path)]
     if len(there) == len(folders) and all(folder.is_finished() for folder in there):
         return
-    shared = set.intersection(*(set(folder.checkpoint_updates()) for folder in there)) if there else {0}
-    if len(there) < len(folders):
-        shared &= {0}  # a run that was never made can only begin
-    parts = [assemble(member.draft, given) for member in members] if shared else []
+    with contextlib.ExitStack() as kept:
+        for folder in there:
+            kept.enter_context(sole_writer(folder.path))
+        shared = set.intersection(*(set(folder.checkpoint_updates()) for folder in there)) if there else {0}
+        if len(there) < len(folders):
+            shared &= {0}  # a run that was never made can only begin
+        parts = [assemble(member.draft, given) for member in members] if shared else []
+        if parts and all(part.fits_one_program for part in parts):
+            runs = [Run(part, folder) for part, folder in zip(parts, folders, strict=True)]
+            _step_together(runs, _states(runs, kept), watching)
+            return
     # One of them went on by itself, or an accelerator's simulator was left for that of the host.
-    if not parts or not all(part.fits_one_program for part in parts):
-        for part in parts:
-            part.close()
-        for member in members:
-            _train_alone(member, given, watching)
-        return
-    states = [_state(part, folder, max(shared)) for part, folder in zip(parts, folders, strict=True)]
+    for part in parts:
+        part.close()
+    for member in members:
+        _train_alone(member, given, watching)
+
+
+def _step_together(runs: Sequence[Run], states: Sequence[TrainState], watching: Watching) -> None:
+    parts = [run.parts for run in runs]
     config = parts[0].config
     sinks = watching.all_sinks(f"{config.algorithm} on {config.task}: {len(parts)} runs at once")
-    runs = [Run(part, folder) for part, folder in zip(parts, folders, strict=True)]
     loop = Loop(runs, joint_program(parts), sinks, "continue with the same sweep command")
     run_loop(loop, stack_states(states))
 
 
-def _state(parts: Parts, folder: RunFolder, update: int) -> TrainState:
-    """The state of a run after an update; of one that is not there yet, its first."""
-    if is_run(folder.path):
-        return read_state(folder, parts.learner, update)
-    state, summary = begin(parts)
-    create_folder(parts, folder.path, state, summary)
-    return state
+def _states(runs: Sequence[Run], kept: contextlib.ExitStack) -> list[TrainState]:
+    """The states of runs after the newest update that all of them have; of those that are not there yet, the first."""
+    there = [run for run in runs if is_run(run.folder.path)]
+    states: dict[Path, TrainState] = {}
+    if there:
+        complete = len(there) == len(runs)
+        found = newest_states([(run.folder, run.parts.learner) for run in there], None if complete else 0)
+        go_on_from(found, [run.folder for run in there])
+        states = {run.folder.path: state for run, state in zip(there, found.states, strict=True)}
+    for run in runs:
+        if run.folder.path not in states:
+            state, summary = begin(run.parts)
+            create_folder(run.parts, run.folder.path, state, summary)
+            kept.enter_context(sole_writer(run.folder.path))
+            states[run.folder.path] = state
+    return [states[run.folder.path] for run in runs]

@@ -19,6 +19,7 @@ from spacerl.policies.export import npz, onnx, python
 from spacerl.policies.export.original import ActionPart, ObservationPart, Original, Outputs, outputs
 from spacerl.policies.family import PolicyFamily
 from spacerl.runs.folder import write_atomically
+from spacerl.runs.lock import require_new_file
 from spacerl.types import ActionSpace, Array, InputError
 
 TOLERANCE = 1e-4  # of the largest number compared, or of 1: float32 summed in another order
@@ -63,6 +64,7 @@ def export_policy(
     if path.suffix not in FORMATS:
         given = f"'{path.suffix}'" if path.suffix else "no suffix"
         raise InputError(f"cannot export to '{path}': it has {given}, allowed are {', '.join(FORMATS)}")
+    require_new_file(path)
     original = Original(
         family=family,
         theta=theta,

@@ -13,7 +13,7 @@ from spacerl.policies.foreign.torchscript import load_torchscript
 from spacerl.runs.names import names_python
 from spacerl.types import ActionSpace
 
-__all__ = ["FOREIGN_KINDS", "Foreign", "from_callable", "load_foreign"]
+__all__ = ["FOREIGN_KINDS", "Foreign", "from_callable", "is_file_of_another_library", "load_foreign"]
 
 FOREIGN_KINDS = (
     "a Stable-Baselines3 .zip",
@@ -31,6 +31,15 @@ _BY_ENDING = {
 }
 
 
+def is_file_of_another_library(given: str) -> bool:
+    return _path_in(given).lower().endswith(tuple(_BY_ENDING))
+
+
+def _path_in(given: str) -> str:
+    """Without the statistics that may be named beside an archive."""
+    return given.split(".zip+")[0] + ".zip" if ".zip+" in given else given
+
+
 def load_foreign(
     given: str, action: ActionSpace, obs_shape: tuple[int, ...], trust: bool, raw: Raw | None = None
 ) -> Foreign | None:
@@ -38,7 +47,7 @@ def load_foreign(
 
     `raw` turns a batch of our observations (B, *obs_shape) into what the environment gives; None: they are the same.
     """
-    path = given.split(".zip+")[0] + ".zip" if ".zip+" in given else given
+    path = _path_in(given)
     for ending, load in _BY_ENDING.items():
         if path.lower().endswith(ending):
             return load(given, action, tuple(obs_shape), trust, raw)

@@ -105,6 +105,9 @@ def reading_of(outputs: dict[str, np.ndarray], count: int, action: ActionSpace, 
     """
     reading_for = _box_reading if action.kind == "box" else _discrete_reading
     reading = reading_for(outputs, action, given)
+    for name, output in outputs.items():
+        if np.issubdtype(output.dtype, np.floating) and not np.isfinite(output).all():
+            raise InputError(f"'{given}' gave a number in {name} that is not finite, on observations that are")
     reading.read(outputs, count)  # complains about shapes before training
     return reading
 

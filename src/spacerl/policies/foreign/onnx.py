@@ -48,6 +48,8 @@ class Graph(NamedTuple):
 
 def load_onnx(given: str, action: ActionSpace, obs_shape: tuple[int, ...], trust: bool, raw: Raw | None) -> Foreign:
     path = str(existing(given))
+    if _installed("onnx"):
+        _require_sound(path, given, trust)
     graph = _with_runtime(path, given) if _installed("onnxruntime") else _with_reference(path, given)
     if len(graph.inputs) != 1:
         raise InputError(
@@ -87,6 +89,32 @@ def load_onnx(given: str, action: ActionSpace, obs_shape: tuple[int, ...], trust
 
     info = {"runtime": graph.runtime, "input": graph.inputs[0], "output": reading.says}
     return Foreign(given, "onnx", lambda obs: in_chunks(evaluate, obs, batch or CHUNK), reading.deterministic, info)
+
+
+def _require_sound(path: str, given: str, trust: bool) -> None:
+    """Numbers that are finite, and nothing that may go on for ever."""
+    onnx = need("onnx", given, "an ONNX graph", "onnx")
+    numpy_helper = need("onnx.numpy_helper", given, "an ONNX graph", "onnx")
+    try:
+        model = onnx.load(path)
+        graphs = [model.graph, *model.functions]
+        for graph in graphs:
+            nodes = list(graph.node)
+            inner = [attribute for node in nodes for attribute in node.attribute]
+            graphs += [each.g for each in inner if each.HasField("g")] + [g for each in inner for g in each.graphs]
+            tensors = [each.t for each in inner if each.HasField("t")] + list(getattr(graph, "initializer", ()))
+            for tensor in tensors:
+                array = np.asarray(numpy_helper.to_array(tensor))
+                if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+                    raise InputError(f"policy file '{given}' has a number in '{tensor.name}' that is not finite")
+            if not trust and any(node.op_type == "Loop" for node in nodes):
+                raise InputError(
+                    f"policy file '{given}' has a Loop, which may never end: pass --trust (trust=True) if you trust it"
+                )
+    except InputError:
+        raise
+    except Exception as error:
+        raise _unreadable(given, error) from error
 
 
 def _installed(module: str) -> bool:

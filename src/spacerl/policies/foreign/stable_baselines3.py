@@ -34,6 +34,7 @@ from spacerl.types import ActionSpace, InputError
 ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG", "DQN")
 STD_FLOOR = 0.01  # of a squashed Gaussian, in half ranges: where tanh saturates its spread is zero and the KL infinite
 
+LARGE, PACKED = 10**8, 100  # bytes of an archive, and how much larger than itself it may then be
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)  # the last: encrypted, or a way to pack unknown here
 
 
@@ -93,6 +94,7 @@ def _read_json(path: Path) -> tuple[dict[str, Any], str]:
                 raise InputError(
                     f"policy file '{path}' is a zip archive but not one of Stable-Baselines3: save it with model.save()"
                 )
+            _require_reasonable(archive, path)
             data = json.loads(archive.read("data"))
             marker = "_stable_baselines3_version"
             version = archive.read(marker).decode().strip() if marker in names else "unknown"
@@ -104,6 +106,13 @@ def _read_json(path: Path) -> tuple[dict[str, Any], str]:
     if damaged or not isinstance(data, dict):
         raise InputError(f"policy file '{path}' is damaged: '{damaged or 'data'}' inside of it cannot be read")
     return data, version
+
+
+def _require_reasonable(archive: zipfile.ZipFile, path: Path) -> None:
+    """Nobody packs numbers a hundred times smaller: such an archive is made to fill the memory."""
+    unpacked = sum(each.file_size for each in archive.infolist())
+    if unpacked > LARGE and unpacked > PACKED * path.stat().st_size:
+        raise InputError(f"policy file '{path}' unpacks to {unpacked / 1e9:.1f} GB: it is not read")
 
 
 def _algorithm_of(data: dict[str, Any], given: str) -> str:

@@ -1,0 +1,340 @@
+"""One process writes to a run; what others left half done is removed; damaged files are named and never built upon."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import spacerl
+from spacerl.runs.config import require_new_folder
+from spacerl.runs.folder import RunFolder
+from spacerl.runs.lock import LOCK, is_locked, sole_writer
+from spacerl.runs.records import read_run
+from spacerl.types import InputError, RunInterrupted
+from support.runs import assert_same, outcome, rows_of
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SMALL = {"algorithm": "pcpo", "batch_size": 100, "hidden": (4,), "progress": False, "checkpoint_every": 2}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of eight updates with checkpoints of 4, 6 and 8."""
+    return spacerl.train("point-circle", updates=8, out=tmp_path_factory.mktemp("whole") / "run", **SMALL).folder
+
+
+@pytest.fixture
+def run(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(whole, Path("run"))
+
+
+# ---------------------------------------------------------------- one writer
+
+
+def test_a_second_writer_is_told_who_writes_and_changes_nothing(run):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with sole_writer(run):
+        with pytest.raises(InputError, match=f"'run' is being written by process {os.getpid()} on .*, since 20"):
+            spacerl.resume(run, updates=9, progress=False)
+        with pytest.raises(InputError, match="is being written by process"):
+            spacerl.sweep("point-circle", seeds=[0], updates=1, out=run, **SMALL)
+    settings = SMALL | {"algorithm": "space"}
+    with sole_writer(Path("rounds")), pytest.raises(InputError, match="is being written by process"):
+        spacerl.iterate(1, "point-circle", baseline="near", updates=1, out="rounds", **settings)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_lock_is_released_by_death(run):
+    script = (
+        "import sys, time; from pathlib import Path; from spacerl.runs.lock import sole_writer\n"
+        "with sole_writer(Path('run')): print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert is_locked(run)
+        with pytest.raises(InputError, match=f"process {process.pid} on"), sole_writer(run):
+            pass
+    finally:
+        process.kill()
+        process.communicate()
+    assert not is_locked(run)
+    with sole_writer(run):
+        assert (run / LOCK).exists()
+    assert not (run / LOCK).exists()
+
+
+def test_a_lock_makes_its_folder_and_takes_it_away_when_nothing_was_put_there(tmp_path):
+    with sole_writer(tmp_path / "a" / "b"):
+        assert is_locked(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+    with sole_writer(tmp_path / "a" / "b"):
+        (tmp_path / "a" / "b" / "kept").touch()
+    assert (tmp_path / "a" / "b" / "kept").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_one_sentence(run):
+    run.chmod(0o500)
+    try:
+        with pytest.raises(InputError, match="'run' cannot be written: Permission denied"):
+            spacerl.resume(run, updates=9, progress=False)
+    finally:
+        run.chmod(0o700)
+
+
+def test_what_killed_writes_left_is_removed_by_the_next_start(run):
+    for left in (".metrics.csv.abc.tmp", "checkpoints/.update-000009.safetensors.x.tmp"):
+        (run / left).write_text("half")
+    spacerl.resume(run, updates=9, progress=False)
+    assert not list(run.rglob("*.tmp"))
+    Path(".new.xyz.tmp").mkdir()
+    Path(".new.xyz.tmp/config.json").write_text("half")
+    with sole_writer(Path(".new.held.tmp")):  # of somebody who is still at it
+        spacerl.train("point-circle", updates=1, out="new", **SMALL)
+        assert Path(".new.held.tmp").exists()
+    assert not Path(".new.xyz.tmp").exists()
+
+
+def test_a_folder_with_nothing_but_leftovers_is_a_new_one(tmp_path):
+    for left in (LOCK, ".round-1.abc.tmp"):
+        (tmp_path / left).touch()
+    require_new_folder(tmp_path)
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(InputError, match="exists and is not empty"):
+        require_new_folder(tmp_path)
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def flipped(path: Path) -> None:
+    """One bit of a number, in a file that is whole otherwise."""
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4
+    path.write_bytes(bytes(content))
+
+
+def test_a_flipped_bit_is_named_and_the_checkpoint_before_it_used(run, whole, capsys):
+    flipped(run / "checkpoints" / "update-000008.safetensors")
+    spacerl.resume(run, progress=False)
+    told = capsys.readouterr().err
+    assert "update-000008.safetensors' is damaged: its content is not what was written" in told
+    assert "goes on from update 6" in told
+    assert_same(run, whole)
+    assert (run / "checkpoints" / "update-000008.safetensors.unused").exists()
+
+
+def test_where_every_checkpoint_is_damaged_nothing_is_changed(run):
+    for path in (run / "checkpoints").iterdir():
+        flipped(path)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=r"update-000008.safetensors' is damaged"):
+        spacerl.resume(run, updates=9, progress=False)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(("setting", "value"), [("delta", 0.5), ("seed", 7), ("projection", "l2")])
+def test_a_checkpoint_of_other_settings_is_foreign(setting, value, run):
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {setting: value}))
+    with pytest.raises(InputError, match=f"is of a run with {setting} .*, and config.json says {value!r}"):
+        spacerl.resume(run, progress=False)
+
+
+def test_how_a_run_is_kept_may_be_changed(run):
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"keep_checkpoints": 1, "updates": 9}))
+    assert len(spacerl.resume(run, progress=False).metrics) == 9
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_hash_and_goes_on(run, whole):
+    path = run / "checkpoints" / "update-000006.safetensors"
+    save_file(load_file(path), path, {"format": "spacerl-checkpoint-1", "update": "6"})
+    (run / "checkpoints" / "update-000008.safetensors").unlink()
+    (run / "environment.json").unlink()
+    spacerl.resume(run, progress=False)
+    assert_same(run, whole)
+
+
+def test_the_newest_of_a_million_checkpoints_is_kept(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.checkpoints.mkdir()
+    for update in (999_998, 999_999, 1_000_000, 1_000_001):
+        folder.save_checkpoint({"x": np.zeros(1)}, update)
+    folder.remove_old_checkpoints(2)
+    assert folder.checkpoint_updates() == [1_000_000, 1_000_001]
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def damaged(run: Path, change) -> None:
+    path = run / "metrics.csv"
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join(change(lines)))
+
+
+DAMAGES = {  # what is done to the lines, of which the first is the header; and from which update the run can go on
+    "the last rows are lost": (lambda lines: [*lines[:7], b""], 6),
+    "a row is cut": (lambda lines: [*lines[:7], lines[7][:20], lines[8], b""], 6),
+    "a row is there twice": (lambda lines: [*lines[:7], lines[6], *lines[7:]], 6),
+    "rows have changed places": (lambda lines: [*lines[:6], lines[7], lines[6], *lines[8:]], 4),
+    "a row is no text": (lambda lines: [*lines[:7], b"\xff\xfe" + lines[7], *lines[8:]], 6),
+    "a number is none": (lambda lines: [*lines[:8], lines[8].replace(b"0.", b"o.", 1), b""], 6),
+    "nothing is lost but the last line break": (lambda lines: lines[:9], 6),
+    "an early row is lost": (lambda lines: [lines[0], *lines[2:]], None),
+    "the header is lost": (lambda lines: lines[1:], None),
+    "it is empty": (lambda lines: [b""], None),
+    "it holds zeros": (lambda lines: [b"\0" * 500], None),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_run_never_goes_on_after_a_broken_history(damage, run, whole, capsys):
+    change, go_on = DAMAGES[damage]
+    damaged(run, change)
+    if go_on is None:
+        with pytest.raises(InputError, match=r"'run/metrics.csv' has fewer whole rows \(0\) than its checkpoint"):
+            spacerl.resume(run, progress=False)
+        return
+    spacerl.resume(run, progress=False)
+    assert f"goes on from update {go_on}" in capsys.readouterr().err
+    assert_same(run, whole)
+
+
+def test_a_run_of_an_earlier_version_gets_the_columns_of_this_one(run):
+    path = run / "metrics.csv"
+    lines = [line.rsplit(",", 1)[0] for line in path.read_text().splitlines()]
+    path.write_text("\n".join(lines) + "\n")
+    spacerl.resume(run, updates=9, progress=False)
+    rows = RunFolder(run).metrics()
+    last = list(rows[0])[-1]
+    assert len(rows) == 9
+    assert np.isnan(rows[7][last])
+    assert np.isfinite(rows[8][last])
+
+
+FILES = ("config.json", "versions.json", "baseline.json", "trajectories.json", "metrics.csv", "environment.json")
+BYTES = {
+    "no text": b"\xff\xfe\x00\x01" * 30,
+    "half a character": b'{"name": "\\ud800", "task": "\\udfff", "policies": [], "arena": {}}',
+    "a huge number": b'{"J_R": 1' + b"0" * 400 + b', "name": "x"}',
+    "a number of thousands of digits": b'{"J_R": 1' + b"0" * 5000 + b"}",
+    "endless brackets": b"[" * 100_000,
+    "a list": b"[1, 2]",
+    "nothing": b"",
+    "zeros": b"\0" * 100,
+    "a quote that never ends": b'update,J_R\n"' + b"0," * 100_000,
+}
+
+
+@pytest.mark.parametrize("content", BYTES)
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_has_one_reader_with_one_sentence(name, content, run, tmp_path):
+    (run / name).write_bytes(BYTES[content])
+    uses = [lambda: read_run(run), RunFolder(run).config, RunFolder(run).history, RunFolder(run).environment]
+    if content in ("half a character", "a huge number"):  # a page takes its time, and reads no other way
+        uses.append(lambda: spacerl.report([run], out=tmp_path / "page.html"))
+    for use in uses:
+        with contextlib.suppress(InputError):
+            use()
+
+
+# ---------------------------------------------------------------- signals
+
+
+def test_signals_that_stop_a_container_save_and_stop(tmp_path, quick_environment):
+    options = "--algorithm pcpo --batch-size 100 --hidden 4 --updates 100000 --quiet"
+    command, out = f"train point-circle {options} --out {tmp_path / 'run'}", tmp_path / "run" / "metrics.csv"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "spacerl", *command.split()],
+            env=quick_environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        rows = len(rows_of(out.parent)) if out.exists() else 0
+        while process.poll() is None and (not out.exists() or out.read_bytes().count(b"\n") < rows + 4):
+            time.sleep(0.01)
+        process.send_signal(number)
+        told = process.communicate(timeout=60)[1]
+        done = RunFolder(out.parent).newest_update()
+        assert process.returncode == 128 + number, told
+        assert f"interrupted; the state after update {done} is saved, continue with" in told
+        assert len(rows_of(out.parent)) == done > rows
+        command = f"resume {tmp_path / 'run'} --quiet"
+
+
+def test_an_interrupt_before_the_first_update_says_that_nothing_is_learned(run, monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spacerl.training.loop.one_update", interrupted)
+    with pytest.raises(RunInterrupted, match="nothing is learned before the first update, continue with"):
+        spacerl.train("point-circle", updates=1, out="new", **SMALL)
+    with pytest.raises(RunInterrupted, match="the state after update 8 is saved"):
+        spacerl.resume(run, updates=9, progress=False)
+
+
+def test_the_second_interrupt_leaves_at_once_also_where_the_first_must_wait():
+    script = (
+        "import time; from spacerl.training.signals import stoppable, undisturbed\n"
+        "with stoppable(), undisturbed():\n    print('in', flush=True)\n    time.sleep(30)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.6)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert "left at once" in process.communicate(timeout=10)[1]
+    assert process.returncode == 130
+
+
+def test_signals_that_are_ignored_stay_ignored(monkeypatch):
+    from spacerl.training.signals import stoppable
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stoppable():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_sweep_goes_on_from_an_update_that_all_of_its_runs_have_whole(tmp_path, capsys):
+    def sweep(out):
+        return spacerl.sweep("point-circle", seeds=[0, 1], updates=6, out=out, **SMALL)
+
+    expected = sweep(tmp_path / "whole")
+    folders = sweep(tmp_path / "broken")
+    flipped(folders[0] / "checkpoints" / "update-000006.safetensors")
+    damaged(folders[1], lambda lines: [*lines[:4], b""])
+    for folder in folders:
+        config = json.loads((folder / "config.json").read_text())
+        assert config["updates"] == 6
+    (folders[1] / "checkpoints" / "update-000006.safetensors").unlink()
+    sweep(tmp_path / "broken")
+    assert "goes on from update 2" in capsys.readouterr().err
+    for mine, other in zip(folders, expected, strict=True):
+        assert outcome(mine) == outcome(other)
