@@ -88,6 +88,18 @@ def test_the_environments_have_the_tables_rollout_length():
 # ---------------------------------------------------------------- filling in and reading back
 
 
+@pytest.mark.parametrize("algorithm", ["pcpo", "space"])
+def test_our_preset_is_the_default_and_the_same_for_every_algorithm(algorithm):
+    ours = {"delta": 1e-2, "cost_gae_lambda": 0.95, "critic_steps": 5, "critic_sees_time": True}
+    ours_given, papers = (resolved("point-circle", algorithm=algorithm, baseline="near", **given).settings()
+                          for given in ({}, {"preset": "paper"}))  # fmt: skip
+    assert {name: ours_given[name] for name in ours} == ours
+    assert (papers["delta"], papers["critic_steps"], papers["critic_sees_time"]) == (1e-4, 1, False)
+    changed = {name for name in papers if papers[name] != ours_given[name]}
+    assert changed == {"preset", *ours} - {name for name in ours if papers[name] == ours[name]}
+    assert resolved("point-circle", algorithm=algorithm, baseline="near", preset="spacerl").settings() == ours_given
+
+
 def test_what_is_given_wins_over_the_preset():
     given = {"delta": 0.5, "hidden": [3, 2], "cost_limit": 1, "critic": "linear", "updates": 7, "gae_lambda": 0.0}
     config = resolved("point-circle", algorithm="pcpo", **given)

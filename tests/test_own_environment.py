@@ -106,7 +106,7 @@ KINDS = {
     "discrete": (
         "CartPole-v1",
         lean,
-        {"cost": lambda obs, action, next_obs, info: abs(next_obs[0]), "rollout_length": 60},
+        {"cost": lambda obs, action, next_obs, info: abs(next_obs[0]), "rollout_length": 200, "batch_size": 300},
     ),
     "multidiscrete": (toys.Choosing, match, {}),
     "dict": (toys.Numbers, by_kind, {"normalise_observations": True}),

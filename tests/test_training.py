@@ -101,7 +101,7 @@ def test_every_choice_of_every_option_is_run():
     ]
     run = [{**draft.values, **draft.options} for draft in drafts]
     for name, choices in CHOICES.items():
-        if name == "start":  # not part of an update: see test_start
+        if name in ("start", "preset"):  # not part of an update: see test_start, test_config
             continue
         assert {settings[name] for settings in run if name in settings} == set(choices), name
     assert {settings["algorithm"] for settings in run} == set(ALGORITHMS)
@@ -168,7 +168,7 @@ def test_the_config_of_the_folder_is_the_whole_config(space_run):
     assert stored == read_config(RunFolder(space_run.folder))[0]
     named = (stored.task, stored.algorithm, stored.baseline, stored.updates)
     assert named == ("point-circle", "space-printed", ("reward",), 7)
-    assert (stored.hidden, stored.cost_limit, stored.delta) == ((4,), (5.0,), 1e-4)
+    assert (stored.hidden, stored.cost_limit, stored.delta) == ((4,), (5.0,), 1e-2)
     written = json.loads((space_run.folder / "config.json").read_text())
     assert written.keys() == {"format", *SETTINGS, *names_of(ALGORITHMS["space-printed"].options)}
 
