@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := runs/quickstart
 
-.PHONY: quickstart install check test test-slow test-sb3 test-trackers test-traffic lint bench clean
+.PHONY: quickstart install check test test-slow test-sb3 test-trackers test-traffic test-notebook lint docs package bench clean
 
 # Stamps stand for installed sets of packages; they are made anew when what is to be installed changes.
 $(BIN)/python:
@@ -60,12 +60,31 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# The pages of docs/ with the Python reference, in site/; a warning is an error.
+docs: $(VENV)/docs.stamp
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
+$(VENV)/docs.stamp: $(VENV)/core.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+# What is published: a wheel and a source archive in dist/, built, installed and tried.
+package: $(VENV)/test.stamp
+	$(MAKE) install EXTRAS=package
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m pytest -m slow tests/test_package.py
+
+# The notebook, run from top to bottom.
+test-notebook: $(VENV)/test.stamp
+	$(MAKE) install EXTRAS=notebook
+	$(BIN)/python -m pytest -m slow tests/test_package.py -k notebook
+
 # What every change must pass.
-check: lint test
+check: lint test docs
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/ant.py
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info src/*.egg-info
+	rm -rf $(VENV) runs build dist site *.egg-info src/*.egg-info
