@@ -16,7 +16,7 @@ import pytest
 import spacerl
 from spacerl.algorithms import ALGORITHMS
 from spacerl.cli import main
-from spacerl.envs.tasks import TASKS
+from spacerl.envs.tasks import TASKS, preset_settings
 from spacerl.runs.config import SETTINGS, MainSettings, RunConfig
 from spacerl.runs.fields import defaults_of, names_of
 from spacerl.runs.folder import RunFolder
@@ -102,7 +102,7 @@ def test_help_of_train_comes_from_the_config(algorithm):
     words = words_of(help_of(*asked, asking="--help-all", allowed=RULES))
     shown = {text.split()[0].strip(","): text for text in re.split(r" (?=--[a-z])", words) if text.startswith("--")}
     options = ALGORITHMS[algorithm].options
-    defaults = defaults_of(RunConfig) | defaults_of(options) | dict(TASKS["point-gather"].settings)
+    defaults = defaults_of(RunConfig) | defaults_of(options) | preset_settings("point-gather", "spacerl")
     defaults |= {"algorithm": algorithm}
     for name in (*SETTINGS, *names_of(options)):
         if name == "task":  # the positional argument
