@@ -26,7 +26,7 @@ class NotebookLive:
     def __init__(self, panel: Any):
         from IPython.display import display  # type: ignore[import-not-found]
 
-        self._handle = display(self._html(panel), display_id=True)
+        self._handle: Any = display(self._html(panel), display_id=True)
 
     def _html(self, panel: Any) -> Any:
         from IPython.display import HTML  # type: ignore[import-not-found]
