@@ -287,7 +287,7 @@ def test_the_command_films_beside_its_table(lamp, capsys):
         ({"env_args": ("kind=odd",)}, "lamp.gif", r"an array of shape \(33, 41, 2\)"),
         ({"env_args": ("kind=raises",)}, "lamp.gif", "render raised RuntimeError: no light"),
         ({"env_args": ("fault=true",)}, "lamp.gif", "the reward nan, which is not finite"),
-        ({"task": "own:lamp"}, "lamp.gif", "pass it as env="),
+        ({"task": "own:lamp"}, "lamp.gif", "film it in Python"),
     ],
 )
 def test_what_cannot_be_filmed_says_so_in_one_sentence_and_leaves_nothing(lamp, settings, out, said):

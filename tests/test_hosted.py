@@ -521,7 +521,7 @@ def test_what_a_config_says_about_costs_leads_back_to_them():
     )
     texts = cost_texts({"speed": a_cost, "push": "info:push"})
     draft = resolve({"task": "env:X", "algorithm": "pcpo", "cost_limit": (1.0, 1.0), "cost": texts})
-    with pytest.raises(InputError, match="the cost 'speed' of this run is a Python function: pass it as cost="):
+    with pytest.raises(InputError, match="the cost 'speed' of this run is a Python function: use it in Python"):
         recipe_of_run(draft.task, draft.env_settings())
     given = {"speed": a_cost, "push": "info:push"}
     assert recipe_of_run(draft.task, draft.env_settings(), cost=given).costs[0] == ("speed", a_cost)

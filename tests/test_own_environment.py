@@ -172,7 +172,7 @@ def test_a_task_by_name_is_told_from_an_object(trained):
     assert (config.task, config.cost) == ("own:Choosing", ())
     with pytest.raises(InputError, match="the cost 'effort' of this run is a Python function"):
         spacerl.evaluate(trained("continuous", "space"), episodes=2)
-    with pytest.raises(InputError, match="needs your environment again: pass it as env="):
+    with pytest.raises(InputError, match="needs your environment again, which was an object"):
         spacerl.resume(trained("multidiscrete", "space"), updates=3, progress=False)
 
 
@@ -767,7 +767,7 @@ def test_evaluated_costs_are_the_logged_ones(several_costs, monkeypatch):
         assert value["interval"] == pytest.approx(1.96 * value["std"] / math.sqrt(150))
     value = report["stochastic"]["J_R"]
     assert abs(rows[0]["J_R"] - value["mean"]) < 4.0 * value["std"] * math.sqrt(1 / 150 + 8 / 400)
-    with pytest.raises(InputError, match="'steps' of this run is a Python function: pass it as cost="):
+    with pytest.raises(InputError, match="'steps' of this run is a Python function: use it in Python"):
         spacerl.evaluate(folder, episodes=2, env=toys.Line)
 
 

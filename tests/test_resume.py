@@ -333,11 +333,11 @@ def test_two_runs_of_one_seed_are_identical_and_another_seed_differs(tmp_path, d
 
 
 def test_a_run_that_needs_python_objects_again_says_so(tmp_path, disk_states):
-    with pytest.raises(InputError, match="pass it as env="):
+    with pytest.raises(InputError, match="use it in Python"):
         spacerl.resume(disk_states[0], progress=False)
     settings = {**DRIFT, **STATEFUL["space"], "updates": 1}
     folder = spacerl.train(out=tmp_path / "run", **settings).folder
-    with pytest.raises(InputError, match=r"toward_one.*pass it as baseline="):
+    with pytest.raises(InputError, match=r"toward_one.*goes on in Python"):
         spacerl.resume(folder, updates=2, env=Drift(), progress=False)
 
 
@@ -521,7 +521,7 @@ def test_an_algorithm_passed_as_a_value_trains_and_resumes_to_the_bit(tmp_path):
 
     folder = spacerl.train(out=tmp_path / "run", on_update=lambda row: row["update"] == 1, **settings).folder
     before = files_of(folder)
-    with pytest.raises(InputError, match=r"algorithm 'own:timid' was passed as an object: pass it as algorithm= again"):
+    with pytest.raises(InputError, match=r"algorithm 'own:timid' was passed as an object: this run goes on in Python"):
         spacerl.resume(folder, env=Drift(), progress=False)
     assert files_of(folder) == before
     spacerl.resume(folder, env=Drift(), algorithm=timid(), progress=False)

@@ -268,7 +268,7 @@ def test_several_costs_are_logged_by_name_and_the_worst_leads(algorithm, tmp_pat
     report = spacerl.evaluate(result.folder, episodes=50, env=TwoCosts())
     assert report["stochastic"]["J_C"].keys() == {"right", "push"}
     assert report["stochastic"]["J_C"]["push"]["limit"] == 3.0
-    with pytest.raises(InputError, match="pass it as env="):
+    with pytest.raises(InputError, match="use it in Python"):
         spacerl.evaluate(result.folder)
 
 
