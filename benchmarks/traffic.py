@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
             spacerl.resume(out, updates=updates, progress=False)
         else:
             batch = options.batch_sizes[i]
-            length = options.rollout_length or spacerl_horizon(task)
+            length = options.rollout_length or horizon(task)
             settings: dict[str, Any] = {"batch_size": batch, "environments": -(-batch // length)}
             if options.rollout_length:
                 settings["rollout_length"] = options.rollout_length
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"{out.name}: {time.time() - began:.0f} s", flush=True)
 
 
-def spacerl_horizon(task: str) -> int:
+def horizon(task: str) -> int:
     from spacerl.envs.tasks import TASKS as rows
 
     return rows[task].settings["rollout_length"]
@@ -233,8 +233,27 @@ def single(task: str, steps: int) -> Share:
         envs.close()
 
 
-def training(task: str, batch: int, lanes: int) -> tuple[float, float, int]:
-    """Seconds that one update takes: collecting, and the rest; steps."""
+def core_seconds(pids: list[int]) -> float:
+    """Time of cores that these processes have used so far (Linux)."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Update(NamedTuple):
+    """One whole update at a batch: time of cores in the workers and in the run's own process, and of the clock."""
+
+    workers: float
+    own: float
+    collecting: float
+    rest: float
+    steps: int
+
+
+def training(task: str, batch: int, lanes: int) -> Update:
+    from spacerl.envs.traffic.host import TrafficHost
     from spacerl.training.assemble import assemble
     from spacerl.training.programs import single_program
     from spacerl.training.settings import resolve
@@ -243,32 +262,35 @@ def training(task: str, batch: int, lanes: int) -> tuple[float, float, int]:
     given = {"task": task, "algorithm": "pcpo", "batch_size": batch, "environments": lanes, "preset": "paper"}
     parts = assemble(resolve(given))
     try:
+        assert isinstance(parts.env, TrafficHost)
         state, stepper = initial_state(parts.learner, 0), single_program(parts).step
         state = stepper(state).state  # compiles
-        before = int(state.env_steps)
+        workers, own = parts.env.processes(), [os.getpid()]
+        before, began = int(state.env_steps), (core_seconds(workers), core_seconds(own))
         stepped = stepper(state)
-        return stepped[2], stepped[3], int(stepped.state.env_steps) - before
+        steps = int(stepped.state.env_steps) - before
+        spent = core_seconds(workers) - began[0], core_seconds(own) - began[1]
+        return Update(*spent, stepped[2], stepped[3], steps)
     finally:
         parts.close()
 
 
 def speed(options: argparse.Namespace) -> None:
-    print(
-        "| task | bare SUMO | SUMO in an environment | environment | share | update: collecting + rest | of all cores |"
-    )
-    print("|" + "---|" * 7)
-    cores = os.cpu_count() or 1
+    """Shares are of the time of cores, which a busy machine changes little; the clock says how busy it was."""
+    names = ("task", "bare SUMO", "SUMO in an environment", "environment", "share", "an update", "share of it in SUMO")
+    print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
     for task in options.tasks:
-        length = spacerl_horizon(task)
+        length = horizon(task)
         batch = options.batch_sizes[options.tasks.index(task)] if options.small else PAPER_BATCH[task]
         alone = statistics.median(bare(task, length) for _ in range(options.repeats))
         shares = [single(task, length) for _ in range(options.repeats)]
         share = statistics.median(each.simulator / each.all for each in shares)
         inside = statistics.median(each.simulator for each in shares)
-        collecting, rest, steps = training(task, batch, options.lanes)
-        used = steps * inside * 1e-6 / (cores * (collecting + rest))
+        update = training(task, batch, options.lanes)
+        used = update.steps * inside * 1e-6 / max(update.workers + update.own, 1e-9)
         cells = [task, f"{alone:.0f} µs", f"{inside:.0f} µs", f"{inside / share:.0f} µs", f"{100 * share:.0f} %"]
-        cells += [f"{collecting:.1f} + {rest:.1f} s for {steps:,} steps", f"{100 * used:.0f} % of {cores}"]
+        said = f"{update.steps:,} steps: cores {update.workers:.1f} s in workers and {update.own:.1f} s in the run"
+        cells += [f"{said}; clock {update.collecting:.1f} + {update.rest:.1f} s", f"{100 * used:.0f} %"]
         print("| " + " | ".join(cells) + " |", flush=True)
 
 
