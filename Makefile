@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := runs/quickstart
 
-.PHONY: quickstart install check test test-slow test-sb3 test-trackers test-traffic test-notebook lint docs package bench clean
+.PHONY: quickstart install check test test-slow test-sb3 test-trackers test-traffic test-notebook attack lint docs package bench clean
 
 # Stamps stand for installed sets of packages; they are made anew when what is to be installed changes.
 $(BIN)/python:
@@ -54,6 +54,10 @@ test-trackers: $(VENV)/test.stamp
 test-traffic: $(VENV)/test.stamp
 	$(MAKE) install EXTRAS=traffic
 	$(BIN)/python -m pytest tests/test_traffic.py -m 'slow or not slow'
+
+# Runs killed at every file operation, damaged files, generated command lines, two writers, a full disk, orphans.
+attack: $(VENV)/test.stamp
+	$(BIN)/python benchmarks/attack.py
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

@@ -24,8 +24,17 @@ def script(name: str) -> ModuleType:
 
 
 def test_every_script_has_a_test():
-    tested = {"speed", "safe_and_fast", "any_environment", "ant", "theorem", "traffic"}
+    tested = {"speed", "safe_and_fast", "any_environment", "ant", "theorem", "traffic", "attack"}
     assert {path.stem for path in BENCHMARKS.glob("*.py")} == tested
+
+
+def test_attack(capsys):
+    size = ["--kills", "8", "--files", "240", "--commands", "40", "--no-processes"]
+    assert script("attack").main(size) == 0, capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "kills at file operations: 8 tried" in printed
+    assert "damaged files: 240 tried" in printed
+    assert "command lines: 40 tried" in printed
 
 
 def test_speed(capsys):

@@ -831,7 +831,7 @@ def test_rounds_from_several_baselines_are_the_same_call_twice(tmp_path, monkeyp
     import spacerl.training.iterate as module
 
     calls = []
-    monkeypatch.setattr(module, "resume_run", lambda folder, *given: calls.append(folder))
+    monkeypatch.setattr(module, "resume_run", lambda folder, *given, **named: calls.append(folder))
 
     def stop(parts):
         raise InterruptedError

@@ -126,7 +126,7 @@ def test_the_folder_holds_these_files_and_no_others(space_run):
     assert len(events) == 1
     # Checkpoints: every second update and the last; the newest two are kept.
     kept = {"checkpoints/update-000006.safetensors", "checkpoints/update-000007.safetensors"}
-    texts = {"config.json", "versions.json", "metrics.csv", "baseline.json", "trajectories.json"}
+    texts = {"config.json", "versions.json", "environment.json", "metrics.csv", "baseline.json", "trajectories.json"}
     assert files - events == kept | texts | {"policy.safetensors"}
 
 
