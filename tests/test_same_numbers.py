@@ -1,8 +1,8 @@
 """Every algorithm on the point tasks gives the metrics it gave when they were last meant to change.
 
-`data/point_metrics.json` holds the first five updates (the paper's preset, batch 2,000, seed 0, two cores, AMD EPYC). On that machine the
-same bits come out; another machine, and the quick compilation of the tests, round differently, which grows from update
-to update. Whoever means to change numbers records them anew, and says so in the changelog.
+`data/point_metrics.json` holds the first five updates (the paper's preset, batch 2,000, seed 0, two cores, AMD EPYC).
+On that machine the same bits come out; another machine, and the quick compilation of the tests, round differently,
+which grows from update to update. Whoever means to change numbers records them anew, and says so in the changelog.
 """
 
 from __future__ import annotations
