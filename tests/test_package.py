@@ -50,8 +50,11 @@ def test_every_file_that_the_readme_and_the_docs_link_to_exists():
 
 
 def test_every_page_is_part_of_the_site():
-    listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md"))
+    """Results may be added without a line in its menu: the pages link to them."""
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    there = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")}
+    assert listed <= there
+    assert not {page for page in there - listed if not page.startswith("results/")}
 
 
 def test_the_python_of_the_tutorials_can_be_read_and_names_what_there_is():
