@@ -95,6 +95,18 @@ def test_a_run_is_evaluated_every_so_often_and_at_its_end_and_learns_the_same(ru
         spacerl.load_policy(other, policy="bets")
 
 
+def test_the_random_policy_is_evaluated_where_that_is_asked_for(run, tmp_path):
+    folder = tmp_path / "run"
+    settings = {"updates": 2, "evaluate_every": 2, "evaluation_episodes": 3, "evaluation_mode": "stochastic"}
+    spacerl.train("point-circle", out=folder, **settings, **TINY)
+    (row,) = RunFolder(folder).evaluations()
+    played = play_episodes(
+        spacerl.make_env("point-circle"), spacerl.load_policy(folder), 0.995, Play(3, 50, evaluation.SEED)
+    )
+    assert row["J_R"] == pytest.approx(played.J_R.mean(), rel=1e-4)
+    assert row["J_R"] != pytest.approx(RunFolder(run).evaluations()[0]["J_R"], rel=1e-3)
+
+
 def test_a_resumed_run_evaluates_what_is_left(run, tmp_path):
     folder = tmp_path / "run"
     settings = {"updates": 5, "evaluate_every": 2, "evaluation_episodes": 3, "checkpoint_every": 3}

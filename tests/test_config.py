@@ -246,7 +246,11 @@ def test_a_config_of_an_earlier_version_is_read_with_its_options(form, tmp_path)
     assert (config.baseline, config.workers) == (("reward",), "auto")
     kept = {key: tuple(value) if isinstance(value, list) else value for key, value in old.items()}
     kept |= {"start": "fresh", "preset": "paper"}  # as every run did
-    kept |= {"evaluate_every": 10, "evaluation_episodes": 20}  # which change nothing of what a run computes
+    kept |= {
+        "evaluate_every": 10,
+        "evaluation_episodes": 20,
+        "evaluation_mode": "deterministic",
+    }  # which change nothing of what a run computes
     others = {key for key in SETTINGS if key not in ("algorithm", "baseline", "workers")}
     assert {key: getattr(config, key) for key in others} == {key: kept[key] for key in others}
     assert read_config(written(tmp_path, config.to_json()))[0] == config
@@ -275,7 +279,7 @@ LOOP = {"updates", "checkpoint_every", "keep_checkpoints"}  # not part of an upd
 # Of environments on the host and of baselines that are functions: see test_own_environment.
 LOOP |= {"env_args", "cost", "environments", "workers", "worker_timeout", "filters"}
 LOOP |= {"baseline_std", "baseline_exploration", "simulator"}
-LOOP |= {"evaluate_every", "evaluation_episodes"}  # beside the updates: see test_best_policy
+LOOP |= {"evaluate_every", "evaluation_episodes", "evaluation_mode"}  # beside the updates: see test_best_policy
 LOOP |= {"start"}  # before the first update: see test_start
 
 

@@ -184,7 +184,7 @@ def _evaluation_table(groups: Sequence[Group], rows: Sequence[SummaryRow], lines
     shown = [(row, each) for row, each in cells if each is not None]
     if not shown:
         return []
-    heading = "Best and last policy, deterministic, as evaluated while learning"
+    heading = "Best and last policy, as evaluated while learning"
     return [_table(heading, [row for row, _ in shown], [each for _, each in shown], lines)]
 
 

@@ -182,10 +182,13 @@ class CheckpointSettings:
     keep_checkpoints: Annotated[Count, Bookkeeping] = 3
     """Newest checkpoints kept; older ones are removed."""
     evaluate_every: Annotated[int, Range(lambda x: x >= 0, "a whole number that is not negative"), Bookkeeping] = 10
-    """Updates between evaluations of the deterministic policy; the best one that keeps the limits is kept beside the
+    """Updates between evaluations of the policy; the best one that keeps the limits is kept beside the
     last. 0: none."""
     evaluation_episodes: Annotated[Count, Bookkeeping] = 20
     """Episodes of each evaluation, the same ones every time."""
+    evaluation_mode: Annotated[Literal["deterministic", "stochastic"], Bookkeeping] = "deterministic"
+    """Policy that is evaluated: its most likely actions, or random ones as in training; some policies act by their
+    randomness alone, as those of point circle do, and stand still without it."""
 
 
 GROUPS = (

@@ -57,6 +57,7 @@ class Settings(TypedDict, total=False):
     keep_checkpoints: int
     evaluate_every: int
     evaluation_episodes: int
+    evaluation_mode: Literal["deterministic", "stochastic"]
     # Options of algorithms; `spacerl train --algorithm NAME --help-all` says what they mean.
     ascent_factor: float
     backtrack_factor: float

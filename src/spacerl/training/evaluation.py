@@ -1,4 +1,4 @@
-"""The deterministic policy, played now and then while a run learns, and the best one of those that keep the limits.
+"""The policy, played now and then while a run learns, and the best one of those that keep the limits.
 
 Every evaluation of every run plays the same episodes, so that policies are compared on equal terms. It draws nothing
 from the run's random key: a run that is evaluated learns what it would have learned.
@@ -30,7 +30,7 @@ def is_due(config: RunConfig, done: int) -> bool:
 def evaluate_run(parts: Parts, folder: RunFolder, policy: ActingPolicy, update: int, env_steps: int) -> None:
     """A row of evaluations.csv, and the policy kept as best.safetensors where it is the best so far."""
     config = parts.config
-    play = Play(config.evaluation_episodes, config.rollout_length, SEED, deterministic=True)
+    play = Play(config.evaluation_episodes, config.rollout_length, SEED, config.evaluation_mode == "deterministic")
     played = play_episodes(parts.env, policy, config.discount, play)
     J_C, limits = played.J_C.mean(0), np.array(config.cost_limit)
     excess = np.asarray(relative_excess(jnp.asarray(J_C), jnp.asarray(limits)))
