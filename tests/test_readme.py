@@ -42,11 +42,12 @@ def test_evaluate_policy_of_stable_baselines3_takes_our_policy(tmp_path):
         env="Pendulum-v1", cost="none", algorithm="trpo", updates=1, batch_size=400, hidden=(4,), workers=0,
         progress=False, out=tmp_path / "run",
     )  # fmt: skip
-    env = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("Pendulum-v1"))
+    monitor = pytest.importorskip("stable_baselines3.common.monitor")
+    env = monitor.Monitor(gymnasium.make("Pendulum-v1"))
     env.reset(seed=0)
     returns, lengths = evaluation.evaluate_policy(
         result.policy, env, n_eval_episodes=3, deterministic=True, return_episode_rewards=True
     )
     assert lengths == [200, 200, 200]
-    measured = spacerl.evaluate(result.folder, episodes=100)["deterministic"]["return"]
+    measured = spacerl.evaluate(result.folder, episodes=100)["deterministic"]["episode_return"]
     assert abs(np.mean(returns) - measured["mean"]) < 4 * measured["std"] / np.sqrt(3)
