@@ -322,7 +322,7 @@ def test_an_object_is_filmed_as_it_is_given(lamp):
     changed(lamp, task="own:Lamp")
     assert film(lamp, "lamp.gif", env=Lamp) == Path("lamp.gif")
     with pytest.raises(InputError, match="PointCircle draws no images"):
-        film(lamp, "lamp.gif", env=spacerl.make_env("point-circle"))
+        film(lamp, "other.gif", env=spacerl.make_env("point-circle"))
 
 
 def test_an_older_film_stays_where_the_new_one_fails(lamp):
