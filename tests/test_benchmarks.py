@@ -37,6 +37,15 @@ def test_attack(capsys):
     assert "command lines: 40 tried" in printed
 
 
+@pytest.mark.slow
+def test_workers_that_are_killed_again_and_again_change_nothing(tmp_path):
+    """`attack.py --minutes 10` does it every ten seconds for ten minutes."""
+    outcome = script("attack").killed_workers(1.0, tmp_path, every=5.0)
+    assert outcome.tried > 3
+    assert not outcome.failures
+    assert " 0 episodes lost" in outcome.note
+
+
 def test_speed(capsys):
     script("speed").main(["--repeats", "1", "--seeds", "2", "--batch-size", "500", "--only", "space"])
     printed = capsys.readouterr().out

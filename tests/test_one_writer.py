@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from spacerl.runs.config import require_new_folder
 from spacerl.runs.folder import RunFolder
 from spacerl.runs.lock import LOCK, is_locked, sole_writer
 from spacerl.runs.records import read_run
-from spacerl.types import InputError, RunInterrupted
+from spacerl.types import InputError, RunInterrupted, RunStopped
 from support.runs import assert_same, outcome, rows_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -253,6 +254,38 @@ def test_every_file_has_one_reader_with_one_sentence(name, content, run, tmp_pat
     for use in uses:
         with contextlib.suppress(InputError):
             use()
+
+
+# ---------------------------------------------------------------- disks
+
+
+def test_a_folder_that_is_removed_while_the_run_goes_on_is_one_sentence(run):
+    def remove(row):
+        shutil.rmtree(run)
+
+    with pytest.raises(RunStopped, match="run folder 'run' is gone: it was removed or moved") as stop:
+        spacerl.resume(run, updates=12, progress=False, log=(), on_update=remove)
+    assert "\n" not in str(stop.value)
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(run, whole, monkeypatch):
+    """The disk fills up in the midst of a checkpoint: the one before it is whole, and half of one is none."""
+    (run / "checkpoints" / "update-000008.safetensors").unlink()
+    real = os.fsync
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fills(row):
+        monkeypatch.setattr(os, "fsync", full)
+
+    with pytest.raises(RunStopped, match="No space left on device; the state after update 6 is saved") as stop:
+        spacerl.resume(run, progress=False, log=(), on_update=fills)
+    assert "spacerl resume run" in str(stop.value)
+    monkeypatch.setattr(os, "fsync", real)
+    assert not list(run.rglob("*.tmp"))
+    spacerl.resume(run, progress=False)
+    assert_same(run, whole)
 
 
 # ---------------------------------------------------------------- signals
