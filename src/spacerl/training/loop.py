@@ -164,9 +164,15 @@ def started(loop: Loop, done: int) -> Iterator[None]:
         with written(loop):
             for sink in loop.sinks:
                 for run in loop.runs:
-                    finishing.callback(sink.finish, run.info)
+                    finishing.callback(_finish, sink, run.info)
                     sink.start(run.info, done)
         yield
+
+
+def _finish(sink: Sink, run: RunInfo) -> None:
+    """What a sink still holds goes where there is room for it: a full disk is said by what stopped the run."""
+    with contextlib.suppress(OSError):
+        sink.finish(run)
 
 
 def tell(loop: Loop, rows: Sequence[Row], durable: bool) -> bool:
