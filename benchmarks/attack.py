@@ -36,6 +36,7 @@ from spacerl.runs.config import EnvSettings, MainSettings
 from spacerl.runs.fields import names_of
 from spacerl.runs.folder import RunFolder, read_arrays
 from spacerl.runs.records import read_run
+from spacerl.training import sweep as sweeping
 from spacerl.training import train as training
 from spacerl.types import ActionSpace, EnvSpec, InputError, RunStopped
 
@@ -298,11 +299,12 @@ def commands(count: int, work: Path) -> Outcome:
     chance, failures, codes = random.Random(3), [], {}
     options = [f"--{name.replace('_', '-')}" for group in settings_groups() for name in names_of(group)]
     kept = training.begin
+    assert sweeping.begin is kept
 
     def enough(*given: Any, **named: Any) -> Any:
         raise Enough
 
-    training.begin = enough
+    training.begin = sweeping.begin = enough
     try:
         for i in range(count):
             line = one_line(chance, options, work)
@@ -323,7 +325,7 @@ def commands(count: int, work: Path) -> Outcome:
                 failures.append(f"line {i}, {' '.join(line)[:150]}: more than one sentence")
             codes[code] = codes.get(code, 0) + 1
     finally:
-        training.begin = kept
+        training.begin = sweeping.begin = kept
     return Outcome("command lines", count, failures, f"ended as {codes}")
 
 
