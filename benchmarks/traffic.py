@@ -30,7 +30,7 @@ from spacerl.runs.folder import RunFolder
 TASKS = ("grid", "bottleneck")
 PAPER_BATCH = {"grid": 10_000, "bottleneck": 25_000}
 # Mean costs per episode up to which a limit of zero is taken to be kept; docs/tasks.md says why.
-TOLERANCE = {"grid": 16.0, "bottleneck": 20.0}
+TOLERANCE = {"grid": 16.0, "bottleneck": 150.0}
 COLUMNS = ("J_R", "J_C", "J_D", "cumulative_violation")
 
 

@@ -17,13 +17,15 @@ from gymnasium.utils.env_checker import check_env
 
 import spacerl
 from spacerl.algorithms import ALGORITHMS
-from spacerl.envs.tasks import TASKS
+from spacerl.envs.tasks import KINDS, TASKS
 from spacerl.envs.traffic import networks
 from spacerl.envs.traffic.bottleneck import Bottleneck, BottleneckSettings
 from spacerl.envs.traffic.grid import Grid, GridSettings
 from spacerl.envs.traffic.host import bottleneck, grid
+from spacerl.policies.loading import load_policy
 from spacerl.reporting import read_run
 from spacerl.reporting.arenas import trajectory_figure
+from spacerl.rollout.evaluate import Play, episode_returns
 from spacerl.rollout.host import episodes, ticks
 from spacerl.types import STEP, InputError
 
@@ -384,6 +386,27 @@ def test_the_rules_do_what_they_say(opened):
     slower = np.asarray(feedback(obs).mean)
     assert np.all(slower[:16] < 0) and np.all(slower[16:] == 1)  # noqa: PT018
     assert not np.any(TASKS["bottleneck"].rule("constant-rule")(obs).mean)
+
+
+@pytest.mark.parametrize(("task", "make"), [("grid", grid), ("bottleneck", bottleneck)])
+def test_shipped_baselines_say_what_they_are(task, make):
+    """Each is what its file says of it: a few episodes lie within what so few can say."""
+    shipped = TASKS[task].shipped()
+    assert set(shipped) == set(KINDS)
+    env = make(5)
+    try:
+        found = {}
+        for kind in KINDS:
+            policy = load_policy(kind, task, env.spec)
+            assert (policy.info["task"], policy.info["kind"]) == (task, kind)
+            J_R, J_C = episode_returns(env, policy, 0.999, Play(10, TASKS[task].settings["rollout_length"], seed=5))
+            error = J_R.std(ddof=1) / math.sqrt(len(J_R))
+            assert abs(J_R.mean() - policy.info["J_R"]) < 5.0 * error + 1.0
+            found[kind] = (policy.info["J_R"], policy.info["J_C"], J_C.mean())
+    finally:
+        env.close()
+    assert found["cost"][1] <= found["near"][1] + 1.0
+    assert found["near"][1] <= found["reward"][1]
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
