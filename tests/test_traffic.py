@@ -18,7 +18,7 @@ from gymnasium.utils.env_checker import check_env
 import spacerl
 from spacerl.algorithms import ALGORITHMS
 from spacerl.envs.tasks import KINDS, TASKS
-from spacerl.envs.traffic import networks
+from spacerl.envs.traffic import networks, simulation
 from spacerl.envs.traffic.bottleneck import Bottleneck, BottleneckSettings
 from spacerl.envs.traffic.grid import Grid, GridSettings
 from spacerl.envs.traffic.host import bottleneck, grid
@@ -544,6 +544,25 @@ def has_netconvert():
         return bool(networks.sumo_program("netconvert", "a test"))
     except InputError:
         return False
+
+
+@pytest.mark.skipif(not has_netconvert(), reason="another process needs SUMO's programs: make test-traffic")
+def test_a_window_shows_the_same_simulation(monkeypatch):
+    """Through a socket, with the program that has no window in the place of sumo-gui: there is no screen here."""
+    found = simulation.sumo_program
+    monkeypatch.setenv("DISPLAY", ":99")
+    monkeypatch.setattr(simulation, "sumo_program", lambda name, purpose: found("sumo", purpose))
+
+    def played(**how):
+        env = gymnasium.make("spacerl/Grid-v0", **how)
+        seen = []
+        for seed in (3, 4):
+            seen.append(env.reset(seed=seed)[0])
+            seen += [env.step(np.ones(4, np.float32))[0] for _ in range(6)]
+        env.close()
+        return np.array(seen)
+
+    np.testing.assert_array_equal(played(window=True), played())
 
 
 @pytest.mark.skipif(not has_netconvert(), reason="building networks needs SUMO's programs: make test-traffic")
