@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import spacerl
 from spacerl.policies.files import read_policy
@@ -482,6 +483,21 @@ def alive(pid: int) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def programs_kept(folder: Path) -> Iterator[None]:
+    """Compiled programs in a folder, while there is one: an attack runs the same few again and again."""
+    wanted = {"jax_compilation_cache_dir": str(folder), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    before = {name: getattr(jax.config, name) for name in wanted}
+    for name, value in wanted.items():
+        jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        reset_cache()
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     for name, usual in (("kills", 40), ("real-kills", 5), ("files", 3000), ("commands", 300), ("writers", 2)):
@@ -492,7 +508,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-processes", action="store_true", help="leave out what starts processes")
     asked = parser.parse_args(arguments)
     failed, report = 0, []
-    with tempfile.TemporaryDirectory(prefix="spacerl-attack-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="spacerl-attack-") as scratch, programs_kept(Path(scratch) / "programs"):
         work = Path(scratch)
         attacks: list[Callable[[], Outcome]] = []
         for count, attack in ((asked.kills, kills), (asked.files, files), (asked.commands, commands)):
@@ -507,8 +523,6 @@ def main(arguments: list[str] | None = None) -> int:
             ]
         if asked.minutes:
             attacks = [*attacks, lambda: killed_workers(asked.minutes, work)]
-        jax.config.update("jax_compilation_cache_dir", str(work / "programs"))  # the same few, again and again
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         for attack in attacks:
             began = time.monotonic()
             done = attack()

@@ -292,9 +292,9 @@ def test_baseline_show_tells_what_is_known(capsys, run):
 
 def test_baseline_show_of_a_task_without_any_is_bad_input(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["baseline", "show", "grid"])
+        main(["baseline", "show", "car-racing"])
     assert stop.value.code == 2
-    assert "spacerl baseline make grid" in capsys.readouterr().err
+    assert "spacerl baseline make car-racing" in capsys.readouterr().err
 
 
 def test_baseline_make_writes_a_policy_with_its_facts(capsys, monkeypatch):

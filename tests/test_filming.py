@@ -134,8 +134,8 @@ def test_films_repeat_for_a_seed_and_differ_between_seeds(lamp, monkeypatch):
     actions: list[float] = []
     monkeypatch.setattr(Lamp, "step", recording(Lamp.step, actions))
     runs = []
-    for seed in (1, 1, 2):
-        film(lamp, "lamp.gif", seed=seed)
+    for number, seed in enumerate((1, 1, 2)):
+        film(lamp, f"lamp-{number}.gif", seed=seed)
         runs.append(actions[:])
         actions.clear()
     assert runs[0] == runs[1] != runs[2]

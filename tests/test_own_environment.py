@@ -700,8 +700,6 @@ def test_bad_environments_are_one_sentence_on_the_command_line(workers, refused)
         "says nothing about 'push'": (*LINE, "--cost", "info", "info:push", "--cost-limit", "cost=1"),
         "2 cost limits were given": (*LINE, "--cost-limit", "1", "2"),
         "cost-limit was not given": LINE,
-        "gave the reward nan": ("--env", "support.environments:Odd", "--env-args", "what=reward", "at=1", *PCPO,
-                                "--cost-limit", "1"),
         "no map called 'nowhere'": ("--env", "support.environments:broken_factory", *PCPO, "--cost-limit", "1"),
         "cost 'inof' is unknown": (*LINE, "--cost", "inof", "--cost-limit", "1"),
         "is not NAME=VALUE": (*LINE, "--env-args", "edge", "--cost-limit", "1"),
@@ -709,6 +707,20 @@ def test_bad_environments_are_one_sentence_on_the_command_line(workers, refused)
     }  # fmt: skip
     for named, arguments in cases.items():
         refused(*arguments, "--workers", workers, names=named)
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_rewards_that_are_never_finite_stop_the_run(workers, tmp_path, monkeypatch, capsys):
+    """A line for each episode that is left out, and one sentence when there are too many."""
+    monkeypatch.chdir(tmp_path)
+    odd = ("--env", "support.environments:Odd", "--env-args", "what=reward", "at=1", *PCPO, "--cost-limit", "1")
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *odd, "--workers", workers, "--environments", "2", "--updates", "1", "--quiet", "--out", "run"])
+    assert stop.value.code == 3
+    *left_out, sentence = capsys.readouterr().err.strip().splitlines()
+    assert all(line.endswith("gave the reward nan, which is not finite: its episode is left out") for line in left_out)
+    assert "gave the reward nan" in sentence
+    assert "continue with `spacerl resume run`" in sentence
 
 
 def test_an_environment_that_kills_its_workers_before_the_run_is_one_sentence(tmp_path, refused, capsys):

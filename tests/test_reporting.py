@@ -93,9 +93,15 @@ def one_point(x: float, **arena) -> str:
         ('{"arena": 3, "policies": []}', "does not hold trajectories"),
         ('{"arena": {"kind": "circle"}, "policies": [7]}', "does not hold trajectories"),
         (one_point(math.nan, kind="circle"), "xy must be finite numbers"),
-        ('{"arena": {"kind": "maze"}, "policies": []}', "draws arenas of kind circle and gather, not 'maze'"),
-        ('{"arena": {"kind": ["maze"]}, "policies": []}', "draws arenas of kind circle and gather, not ['maze']"),
-        (one_point(1.0, walls=4), "draws arenas of kind circle and gather, not None"),
+        (
+            '{"arena": {"kind": "maze"}, "policies": []}',
+            "draws arenas of kind circle and gather and traffic, not 'maze'",
+        ),
+        (
+            '{"arena": {"kind": ["maze"]}, "policies": []}',
+            "draws arenas of kind circle and gather and traffic, not ['maze']",
+        ),
+        (one_point(1.0, walls=4), "draws arenas of kind circle and gather and traffic, not None"),
         ('{"arena": {"kind": "circle"}, "policies": []}', "needs a number above 0 as 'radius', not None"),
         ('{"arena": {"kind": "gather", "half_width": -1.0}, "policies": []}', "'half_width', not -1.0"),
     ],
@@ -474,7 +480,9 @@ def test_report_imports_only_what_it_may():
         for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            ours = tuple(name for name in names if name.startswith(("spacerl.reporting", "spacerl.runs")))
+            ours = tuple(
+                name for name in names if name.startswith(("spacerl.reporting", "spacerl.runs", "spacerl.types"))
+            )
             assert all(name in ours or name.split(".")[0] in allowed for name in names), (file.name, names)
 
 

@@ -101,7 +101,11 @@ def test_every_choice_of_every_option_is_run():
     ]
     run = [{**draft.values, **draft.options} for draft in drafts]
     for name, choices in CHOICES.items():
-        if name in ("start", "preset"):  # not part of an update: see test_start, test_config
+        if name in (
+            "start",
+            "preset",
+            "evaluation_mode",
+        ):  # no part of an update: test_start, test_config, test_best_policy
             continue
         assert {settings[name] for settings in run if name in settings} == set(choices), name
     assert {settings["algorithm"] for settings in run} == set(ALGORITHMS)
@@ -126,7 +130,15 @@ def test_the_folder_holds_these_files_and_no_others(space_run):
     assert len(events) == 1
     # Checkpoints: every second update and the last; the newest two are kept.
     kept = {"checkpoints/update-000006.safetensors", "checkpoints/update-000007.safetensors"}
-    texts = {"config.json", "versions.json", "environment.json", "metrics.csv", "baseline.json", "trajectories.json"}
+    texts = {
+        "config.json",
+        "config.toml",
+        "versions.json",
+        "environment.json",
+        "metrics.csv",
+        "baseline.json",
+        "trajectories.json",
+    }
     assert files - events == kept | texts | {"policy.safetensors"}
 
 

@@ -25,6 +25,9 @@ class Range(NamedTuple):
     infinite: bool = False
 
 
+LARGEST = 3.4e38  # of single precision, which everything is computed in
+
+
 class Bookkeeping:
     """Marks a field that says how long, where or how a run is kept, not what it computes."""
 
@@ -86,6 +89,8 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
             value = float(value)
         except OverflowError:
             raise _refused(name, "a number of hundreds of digits", _in_words(base, ranges)) from None
+        if LARGEST < abs(value) < math.inf:
+            raise _refused(name, value, f"{_in_words(base, ranges)}, of at most {LARGEST:.3g}")
     for allowed in ranges if typing.get_origin(fitting) is not Literal else ():
         if not (_is_finite(value, allowed) and allowed.holds(value)):
             raise _refused(name, value, _in_words(base, ranges))
