@@ -1,6 +1,6 @@
 """The traffic tasks: every algorithm of the comparison from the near baseline, and how much of the time SUMO takes.
 
-    python benchmarks/traffic.py run --out DIR [--tasks grid bottleneck] [--seeds 0 1 2] [--updates 60 30]
+    python benchmarks/traffic.py run --out DIR [--tasks grid bottleneck] [--seeds 0 1 2] [--updates 60 30] [--part 0/8]
     python benchmarks/traffic.py table --out DIR       # Markdown, for every task
     python benchmarks/traffic.py figure --out DIR --figures DIR
     python benchmarks/traffic.py pack --out DIR --data FILE.npz
@@ -37,10 +37,12 @@ COLUMNS = ("J_R", "J_C", "J_D", "cumulative_violation")
 class Row(NamedTuple):
     algorithm: str
     baseline: str | None
+    projection: str | None = None  # that of the preset, the 2-norm, unless it is given
 
     @property
     def label(self) -> str:
-        return self.algorithm + (f" from {self.baseline}" if self.baseline else "")
+        projection = f", {self.projection}" if self.projection else ""
+        return self.algorithm + (f" from {self.baseline}" if self.baseline else "") + projection
 
 
 ROWS = (
@@ -50,14 +52,18 @@ ROWS = (
     Row("cpo", None),
     Row("space", "rule"),
     Row("f-pcpo", "near"),
-    Row("d-pcpo", "near"),
     Row("f-cpo", "near"),
+    Row("space-printed", "near", "kl"),
+    Row("space", "near", "kl"),
+    Row("pcpo", None, "kl"),
+    Row("d-pcpo", "near"),
     Row("d-cpo", "near"),
 )
 
 
 def folder(options: argparse.Namespace, task: str, row: Row, seed: int) -> Path:
-    return options.out / f"{task}.{row.algorithm}.{row.baseline or 'none'}.{seed}"
+    projection = f".{row.projection}" if row.projection else ""
+    return options.out / f"{task}.{row.algorithm}.{row.baseline or 'none'}{projection}.{seed}"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -65,8 +71,9 @@ def run(options: argparse.Namespace) -> None:
 
     jax.config.update("jax_compilation_cache_dir", str(options.out / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    work = [(seed, i, row) for seed in options.seeds for i in range(len(options.tasks)) for row in options.rows]
-    for seed, i, row in work:
+    part, parts = (int(each) for each in options.part.split("/"))
+    work = [(i, seed, row) for i in range(len(options.tasks)) for seed in options.seeds for row in options.rows]
+    for i, seed, row in work[part::parts]:
         task, out, began = options.tasks[i], folder(options, options.tasks[i], row, seed), time.time()
         updates = options.updates[i]
         if (out / "config.json").exists():
@@ -76,7 +83,12 @@ def run(options: argparse.Namespace) -> None:
         else:
             batch = options.batch_sizes[i]
             length = options.rollout_length or horizon(task)
-            settings: dict[str, Any] = {"batch_size": batch, "environments": -(-batch // length)}
+            settings: dict[str, Any] = {
+                "batch_size": batch,
+                "environments": options.environments or -(-batch // length),
+            }
+            if row.projection:
+                settings["projection"] = row.projection
             if options.rollout_length:
                 settings["rollout_length"] = options.rollout_length
             spacerl.train(
@@ -303,6 +315,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--updates", nargs="+", type=int, default=[60, 30], help="for each task")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[4000, 5000], help="for each task")
+    parser.add_argument("--environments", type=int, help="simulations of a run; one for every episode by default")
+    parser.add_argument("--part", default="0/1", help="run: every n-th of the runs from the k-th on, as k/n")
     parser.add_argument("--rollout-length", type=int, help="steps of an episode; the task's by default")
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--figures", type=Path, default=Path("docs/images"))
