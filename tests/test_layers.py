@@ -143,6 +143,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "spacerl.reporting",
         "spacerl.algorithms",
         "spacerl.envs",
+        "spacerl.rollout.demos",
         "spacerl.training",
         "spacerl.api",
     ),

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import tyro
 
 import spacerl
-from spacerl.cli import looking, training
+from spacerl.cli import demonstrations, looking, training
 from spacerl.cli.options import HELP_ALL, documented, likely_words, owners_of, split_config, words_of
 from spacerl.training.signals import number_of, stoppable
 from spacerl.types import InputError, RunInterrupted, RunStopped, unknown_name
@@ -35,6 +35,8 @@ COMMANDS: dict[str, Any] = {
     "reproduce": training.Reproduce,
     "tasks": looking.Tasks,
     "algorithms": looking.Algorithms,
+    "record": demonstrations.Record,
+    "demos show": demonstrations.DemosShow,
     "baseline make": training.BaselineMake,
     "baseline show": looking.BaselineShow,
 }
