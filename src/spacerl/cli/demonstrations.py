@@ -79,3 +79,40 @@ class DemosShow:
         rows.append(("mean", f"{steps / count:,.1f}", f"{returns:.2f}", f"{costs:g}", "", "", ""))
         title = f"{self.dataset}: {count} episodes, {steps:,} steps" + (f" of {demos.task}" if demos.task else "")
         print_table(title, ("episode", "steps", "return", "cost", "ended", "seed", "driver"), rows)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaselineFromDemos:
+    """Learn a baseline policy pi_B from a Minari dataset: by behaviour cloning, or by DDPG on the logged data alone."""
+
+    dataset: Positional[str]
+    """Folder of a dataset, or the name of one where Minari keeps them."""
+    task: str | None = None
+    """Task whose spaces the dataset has; by default the one that was recorded."""
+    out: Path | None = None
+    """Policy file to write; by default TASK-demos.safetensors here."""
+    method: Literal["bc", "ddpg"] = "bc"
+    """Behaviour cloning, or the paper's DDPG (actor 1e-4, critic 1e-3)."""
+    updates: int = 3000
+    """Gradient steps."""
+    batch: int = 256
+    """Steps of the dataset in each."""
+    least_std: float = 0.1
+    """Cloning learns a standard deviation, and keeps it above this."""
+    std: float = 0.3
+    """Standard deviation given to DDPG's actor, which has none."""
+    seed: int = 0
+    """Seed of the network and of the episodes that measure it."""
+    episodes: int = 20
+    """Episodes that measure J_R and J_C."""
+    quiet: bool = False
+    """No progress."""
+
+    def __call__(self) -> None:
+        from spacerl.training.imitation.baseline import HowToLearn, baseline_from_demos
+
+        how = HowToLearn(**{name: getattr(self, name) for name in HowToLearn._fields})
+        out = self.out or Path(f"{self.task or Path(self.dataset).name}-demos.safetensors")
+        facts = baseline_from_demos(self.dataset, self.task, out, how, not self.quiet)
+        figures = f"J_R {facts['J_R']:.3f}, J_C {facts['J_C']:.3f} (the task's h_C is {facts['task_h_C']:g})"
+        print(f"{out}: {figures}, {facts['episodes']} episodes; demonstrated by: {facts['demonstrated_by']}")

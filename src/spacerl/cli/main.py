@@ -37,6 +37,7 @@ COMMANDS: dict[str, Any] = {
     "algorithms": looking.Algorithms,
     "record": demonstrations.Record,
     "demos show": demonstrations.DemosShow,
+    "baseline from-demos": demonstrations.BaselineFromDemos,
     "baseline make": training.BaselineMake,
     "baseline show": looking.BaselineShow,
 }

@@ -45,11 +45,11 @@ POINT = KeyMap(
     meaning={"ArrowUp": "forwards", "ArrowDown": "backwards", "ArrowLeft": "turn left", "ArrowRight": "turn right"},
     steps_per_second=6.0,
 )
-CAR = KeyMap(
-    idle=(0.0, 0.0, 0.0),
+CAR = KeyMap(  # numbers from -1 to 1 that the task cuts to its twelve actions: pedals are up at -1
+    idle=(0.0, -1.0, -1.0),
     keys={
-        "ArrowUp": (0.0, 1.0, 0.0),
-        "ArrowDown": (0.0, 0.0, 0.2),
+        "ArrowUp": (0.0, 2.0, 0.0),
+        "ArrowDown": (0.0, 0.0, 2.0),
         "ArrowLeft": (-1.0, 0.0, 0.0),
         "ArrowRight": (1.0, 0.0, 0.0),
     },

@@ -1,0 +1,1 @@
+"""Baselines from demonstrations: behaviour cloning, and DDPG on the logged data alone."""
