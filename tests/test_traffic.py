@@ -426,9 +426,11 @@ def train(task, out, **settings):
 
 
 @pytest.mark.usefixtures("quick_compilation")
-def test_a_run_on_the_grid_resumes_exactly(tmp_path):
-    whole = train("grid", tmp_path / "whole", algorithm="space", baseline="rule", start="fresh", updates=3, workers=1)
-    train("grid", tmp_path / "part", algorithm="space", baseline="rule", start="fresh", updates=1)
+@pytest.mark.parametrize("task", ["grid", "bottleneck"])
+def test_a_run_resumes_exactly(task, tmp_path):
+    settings = {"algorithm": "space", "baseline": "rule", "start": "fresh"}
+    whole = train(task, tmp_path / "whole", updates=3, workers=1, **settings)
+    train(task, tmp_path / "part", updates=1, **settings)
     part = spacerl.resume(tmp_path / "part", updates=3, progress=False)
     np.testing.assert_array_equal(whole.policy.theta, part.policy.theta)
     for one, other in zip(whole.metrics, part.metrics, strict=True):
