@@ -136,7 +136,12 @@ async def drive(address: str, seed: int) -> None:
     headers, page = {"Cookie": cookie}, f"http://{place.netloc}"
     driver, episode = ScriptedDriver(seed), 0
     socket_of = connect(
-        f"ws://{place.netloc}/drive", origin=Origin(page), additional_headers=headers, max_size=None, proxy=None
+        f"ws://{place.netloc}/drive",
+        origin=Origin(page),
+        additional_headers=headers,
+        max_size=None,
+        proxy=None,
+        compression=None,
     )
     async with socket_of as socket:
         try:
