@@ -248,8 +248,8 @@ def test_a_sweep_is_its_runs_side_by_side(capsys, monkeypatch):
     assert sorted(path.name for path in Path("sweep").iterdir()) == [*names, "sweep.json"]
     assert json.loads(Path("sweep/sweep.json").read_text()) == {"programs": [names[::-1]]}
 
-    main(["train", "point-circle", *TINY, *setting, "--seed", "1", "--baseline", "near", "--out", "alone"])
-    alone, together = RunFolder("alone"), RunFolder(Path("sweep", names[0]))
+    main(["train", "point-circle", *TINY, *setting, "--seed", "1", "--baseline", "reward", "--out", "alone"])
+    alone, together = RunFolder("alone"), RunFolder(Path("sweep", names[1]))
     assert alone.config() == together.config()
     assert len(alone.metrics()) == len(together.metrics()) == 2
     for one, other in zip(alone.metrics(), together.metrics(), strict=True):
@@ -257,7 +257,7 @@ def test_a_sweep_is_its_runs_side_by_side(capsys, monkeypatch):
         for name in ("update", "env_steps", "J_R", "J_C", "J_D", "entropy"):
             assert one[name] == pytest.approx(other[name], rel=1e-3)
         assert one["kl"] == pytest.approx(other["kl"], rel=0.05)  # so small that it is mostly rounding
-    assert RunFolder(Path("sweep", names[1])).metrics()[0]["J_D"] != alone.metrics()[0]["J_D"]
+    assert RunFolder(Path("sweep", names[0])).metrics()[0]["J_D"] != alone.metrics()[0]["J_D"]
 
 
 def test_interruption_has_its_own_exit_code(capsys, monkeypatch, run):

@@ -345,6 +345,7 @@ def test_what_cannot_be_recorded_is_said_in_one_sentence(options, said, tmp_path
 
 
 def test_demos_show_tabulates_and_plays_back(tmp_path, capsys):
+    tmp_path = tmp_path / "a-name-that-is-longer-than-the-table-is-wide" / "so-that-its-title-could-be-wrapped"
     recorder = make_recorder(tmp_path / "laps")
     drive(recorder, 6, "ArrowUp")
     recorder.close()

@@ -268,8 +268,10 @@ def print_table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]
     from rich.text import Text
 
     # As they are: names of folders and files may hold what would be markup.
-    table = Table(*header, title=Text(title, style="table.title"), title_justify="left", box=None, pad_edge=False)
+    table = Table(*header, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*map(Text, row))
-    width = None if sys.stdout.isatty() else 160
-    Console(width=width, highlight=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    # A table's own title is wrapped at the table's width, and a path may be longer than that.
+    console.print(Text(title, style="table.title"), soft_wrap=True)
+    console.print(table)
