@@ -21,8 +21,8 @@ SOURCE = Path(guarded.__file__ or "").read_text()
 # Deliberate faults, by the check that must find them: what stands in the module, and what stands there instead.
 FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     "the_safe_step_stops_at_the_margin": {
-        "no margin for noise": ("options.cost_margin * noise", "0.0 * noise"),
-        "margin on the wrong side": ("inputs.d + margin", "inputs.d - margin"),
+        "no margin for noise": ("options.cost_margin * jnp.sqrt(variance)", "0.0 * jnp.sqrt(variance)"),
+        "margin on the wrong side": ("state.cost.mean - inputs.h_C + margin", "state.cost.mean - inputs.h_C - margin"),
     },
     "the_margin_grows_with_what_predictions_leave_out": {
         "no margin for what predictions leave out": ("+ jnp.maximum(state.bias, 0.0)", "+ 0.0 * state.bias"),
@@ -37,8 +37,8 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "an_unknown_error_is_no_margin": {
         "an unknown error in the margin": (
-            "jnp.where(jnp.isnan(inputs.d_error), 0.0, inputs.d_error)",
-            "inputs.d_error",
+            "jnp.where(jnp.isnan(state.cost.variance), 0.0, state.cost.variance)",
+            "state.cost.variance",
         ),
     },
     "recovery_is_bounded": {
@@ -62,9 +62,13 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         "a share of what the pull adds": ("model.taken @ safe.step + besides, b)", "model.taken @ safe.step, b)"),
         "a promise of a share": ("Move(safe, model.taken @ safe + besides)", "Move(safe, model.taken @ safe)"),
     },
-    "trust_begins_small": {
-        "trust in advance": ("FIRST_TRUST if options.earned_trust else 1.0", "1.0"),
-        "no trust where none is to be earned": ("FIRST_TRUST if options.earned_trust else 1.0", "FIRST_TRUST"),
+    "trust_begins_small_at_a_baseline": {
+        "trust in advance": ("FIRST_TRUST if options.earned_trust and baseline.begun else 1.0", "1.0"),
+        "no trust where none is to be earned": ("if options.earned_trust and baseline.begun", "if baseline.begun"),
+        "no trust for who has nothing to lose": (
+            "if options.earned_trust and baseline.begun",
+            "if options.earned_trust",
+        ),
     },
     "a_reward_step_never_undoes_recovery": {
         "a reward step that may use what recovery left": (
@@ -132,7 +136,7 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         "an unsafe baseline sought": ("(baseline.excess <= TOLERANCE)", "(baseline.excess <= 9.0)"),
     },
     "the_budget_for_seeking_follows_the_way_that_was_made": {
-        "the budget for seeking frozen": ("state.seek_kl * moved", "state.seek_kl"),
+        "the budget for seeking frozen": ("state.seek_kl * way_made", "state.seek_kl"),
         "seeking rewarded for going away": (
             "jnp.where(nearer, PROGRESS, SETBACK)",
             "jnp.where(nearer, SETBACK, PROGRESS)",
@@ -162,6 +166,33 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "losses that cancel gains": ("jnp.abs(last.safe_gain) + last.pull_gain", "last.safe_gain + last.pull_gain"),
     },
+    "a_pull_is_judged_where_it_is_a_good_part_of_its_step": {
+        "a pull judged by the rest of its step": ("says = last.pull_gain > SMALL_PART", "says = last.pull_gain > 0.0"),
+        "averages of what says nothing": (
+            "moved = jnp.where(says, jnp.abs(last.safe_gain) + last.pull_gain, jnp.nan)",
+            "moved = jnp.abs(last.safe_gain) + last.pull_gain",
+        ),
+        "a loss that is no part of a step": ("SMALL_PART * jnp.abs(last.safe_gain)", "SMALL_PART * last.safe_gain"),
+    },
+    "no_reward_is_given_back_as_promised_at_a_limit": {
+        "a loss promised at the limit": ("safe_gain, jnp.maximum(safe_gain, 0.0))", "safe_gain, safe_gain)"),
+        "no loss promised anywhere": (
+            "jnp.where(jnp.any(certainly_above(state.cost, inputs.h_C)), safe_gain, ",
+            "jnp.where(False, safe_gain, ",
+        ),
+        "outside by noise": ("jnp.maximum(2.0 * jnp.sqrt(cost.variance), NEGLIGIBLE", "jnp.maximum(0.0, NEGLIGIBLE"),
+        "outside by a trifle": ("jnp.sqrt(cost.variance), NEGLIGIBLE * h_C)", "jnp.sqrt(cost.variance), 0.0 * h_C)"),
+    },
+    "costs_are_what_all_batches_say": {
+        "the newest batch alone": ("error, least, options.filter_costs)", "error, least, False)"),
+        "all batches whatever was asked": ("error, least, options.filter_costs)", "error, least, True)"),
+        "limits by the newest batch": ("limits = state.cost.mean - inputs.h_C + margin", "limits = inputs.d + margin"),
+        "a margin for the newest batch's noise": (
+            "options.cost_margin * jnp.sqrt(variance)",
+            "options.cost_margin * inputs.d_error",
+        ),
+        "trust by the newest batch": ("& (cost.mean > inputs.h_C)", "& (inputs.d > 0.0)"),
+    },
     "promises_are_averaged": {
         "promises not averaged": (
             "kept = jnp.where(jnp.isnan(change), jnp.nan, 1.0 - shortfall / jnp.maximum(promised, TINY))",
@@ -169,7 +200,7 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "trust_follows_what_costs_do": {
-        "trust lost for nothing": ("jnp.maximum(doubt, NEGLIGIBLE * inputs.h_C)", "doubt"),
+        "trust lost for nothing": ("jnp.maximum(2.0 * noise, NEGLIGIBLE * inputs.h_C)", "2.0 * noise"),
         "trust frozen": ("jnp.clip(state.trust * earned, LEAST, 1.0)", "state.trust"),
         "trust without bounds": ("jnp.clip(state.trust * earned, LEAST, 1.0)", "state.trust * earned"),
         "trust that cannot be asked to stay": ("if options.earned_trust else state.trust", ""),
@@ -179,15 +210,27 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "outward in small steps": ("broken = jnp.any(overshot | stays_above)", "broken = jnp.any(overshot)"),
         "above the limit as was predicted": ("stays_above = (surprise > 0.0) & ", "stays_above = "),
-        "an overshoot far below the limit": ("(surprise > doubt) & (inputs.d > 0.0)", "(surprise > doubt)"),
-        "a margin that learns backwards": ("surprise = inputs.d - predicted", "surprise = predicted - inputs.d"),
+        "an overshoot far below the limit": ("(surprise > doubt) & (cost.mean > inputs.h_C)", "(surprise > doubt)"),
+        "a cost that surprises backwards": (
+            "doubt = jnp.maximum(2.0 * noise",
+            "surprise = -surprise\n    doubt = jnp.maximum(2.0 * noise",
+        ),
     },
     "both_batches_err": {
-        "an overshoot of any size": ("overshot = (surprise > doubt) & (inputs.d > 0.0)", "overshot = inputs.d > 0.0"),
-        "perhaps above the limit": ("& (inputs.d > 2.0 * inputs.d_error) &", "&"),
-        "one batch's error": ("jnp.sqrt(inputs.d_error**2 + state.J_C_error**2)", "state.J_C_error"),
-        "the other batch's error": ("jnp.sqrt(inputs.d_error**2 + state.J_C_error**2)", "inputs.d_error"),
-        "an error that is never remembered": ("J_C_error=jnp.broadcast_to(inputs.d_error, inputs.d.shape),", ""),
+        "an overshoot of any size": (
+            "overshot = (surprise > doubt) & (cost.mean > inputs.h_C)",
+            "overshot = cost.mean > inputs.h_C",
+        ),
+        "perhaps above the limit": (
+            "jnp.maximum(2.0 * jnp.sqrt(cost.variance), NEGLIGIBLE * h_C)",
+            "NEGLIGIBLE * h_C",
+        ),
+        "one batch's error": ("doubt = jnp.maximum(2.0 * noise,", "doubt = jnp.maximum(2.0 * error,"),
+        "the other batch's error": (
+            "doubt = jnp.maximum(2.0 * noise,",
+            "doubt = jnp.maximum(2.0 * jnp.sqrt(state.cost.variance),",
+        ),
+        "an error that is never remembered": ("        cost=cost,\n", ""),
     },
     "the_margin_learns_from_surprises": {
         "a margin that never learns": (
@@ -202,8 +245,8 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "no_prediction_is_below_what_a_cost_can_be": {
         "a prediction below what a cost can be": (
-            "jnp.maximum(state.previous_J_C - inputs.h_C + last.cost_change, inputs.d_least)",
-            "state.previous_J_C - inputs.h_C + last.cost_change",
+            "jnp.asarray(inputs.d_least + inputs.h_C)",
+            "jnp.array([-jnp.inf])",
         ),
     },
     "a_step_is_shortened_to_the_size_that_was_planned": {

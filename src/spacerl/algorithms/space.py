@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Judge, Needs, not_applicable
 from spacerl.algorithms.optimality import metric_of, optimality
 from spacerl.algorithms.options import DivergenceOptions, LineSearchOptions, ProjectionOptions, ThresholdOptions
+from spacerl.core.estimates import CostEstimate, nothing_known, with_batch
 from spacerl.core.steps import (
     TINY,
     backtrack,
@@ -30,7 +31,7 @@ from spacerl.core.steps import (
     project,
     within_kl,
 )
-from spacerl.core.thresholds import next_threshold, running_mean, trust_radius
+from spacerl.core.thresholds import next_threshold, relative_excess, running_mean, trust_radius
 from spacerl.runs.fields import Fraction, FromOne, NotNegative, Positive, PositiveOrInf
 from spacerl.types import Array, BaselineMeasurement, Measured, Proposal, StepInputs
 
@@ -52,6 +53,8 @@ class GuardOptions(LineSearchOptions, ProjectionOptions):
     shrink_cost_gradients: bool = True
     """Of what a step against a cost takes away by that cost's gradient, count the share that is not the gradient's own
     noise, by the difference between two halves of the batch."""
+    filter_costs: bool = True
+    """Estimate J_C from all batches so far and what the steps between them promised, not from the newest one alone."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,7 +94,7 @@ class GuardedState(NamedTuple):
     previous_J_R: Array  # ()
     previous_J_C: Array  # (K,)
     nearest_J_D: Array  # () the least so far
-    J_C_error: Array  # (K,) standard error of the newest J_C
+    cost: CostEstimate  # what all batches say of J_C
 
 
 # Of h_C, by which a baseline's cost may exceed it to be sought or begun at: the cost comes first on the way anyway.
@@ -101,48 +104,57 @@ NEARER, GIVEN_UP = 0.98, 0.02  # of the least J_D so far; of the most that seeki
 BROKEN, KEPT, LEAST = 0.5, 1.25, 0.01  # factors on the trust in predictions of cost, and the least of it
 NEGLIGIBLE = 0.01  # of h_C, by which a cost may exceed its prediction where nothing is random
 LARGEST_MARGIN = 0.5  # of what lies between a limit and the least that the cost can be
-FIRST_TRUST = 0.2  # nothing has been earned yet, and where a run begins at pi_B there is much to lose
+FIRST_TRUST = 0.2  # of a run that begins at pi_B: nothing has been earned yet, and there is much to lose
+SMALL_PART = 0.25  # of what the rest of a step promises, below which nothing is learned about its pull
 LEAST_SHARE = 0.1  # of a gradient: below this it is noise alone, and no longer step against it would help
+
+
+def certainly_above(cost: CostEstimate, h_C: Array | float) -> Array:
+    """(K,) by two standard errors, and by what is not negligible."""
+    return cost.mean - h_C > jnp.maximum(2.0 * jnp.sqrt(cost.variance), NEGLIGIBLE * h_C)
 
 
 def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> GuardedState:
     """What the newest batch says about the last step: its promises kept or broken, its cost as predicted or not."""
     last = state.promise
-    change = jnp.where(jnp.isnan(last.pull_gain), jnp.nan, inputs.J_R - state.previous_J_R)
+    # What the rest of a step delivers says nothing about a pull that is a small part of it.
+    says = last.pull_gain > SMALL_PART * jnp.abs(last.safe_gain)
+    change = jnp.where(says, inputs.J_R - state.previous_J_R, jnp.nan)
+    moved = jnp.where(says, jnp.abs(last.safe_gain) + last.pull_gain, jnp.nan)
     shortfall = running_mean(state.shortfall, last.safe_gain + last.pull_gain - change, options.promise_rate)
-    promised = running_mean(state.promised, jnp.abs(last.safe_gain) + last.pull_gain, options.promise_rate)
+    promised = running_mean(state.promised, moved, options.promise_rate)
     # Measured by all that was to change: a loss that came as promised is a promise kept.
     kept = jnp.where(jnp.isnan(change), jnp.nan, 1.0 - shortfall / jnp.maximum(promised, TINY))
     # No prediction is below what the cost can be: a cost that is zero already cannot fall short of its promise.
-    predicted = jnp.maximum(state.previous_J_C - inputs.h_C + last.cost_change, inputs.d_least)
-    surprise = inputs.d - predicted  # NaN in the first update
-    doubt = 2.0 * jnp.sqrt(inputs.d_error**2 + state.J_C_error**2)  # both batches err
-    doubt = jnp.maximum(doubt, NEGLIGIBLE * inputs.h_C)
-    overshot = (surprise > doubt) & (inputs.d > 0.0)
+    J_C, least = inputs.d + inputs.h_C, jnp.asarray(inputs.d_least + inputs.h_C)
+    error = jnp.broadcast_to(inputs.d_error, inputs.d.shape)
+    cost, surprise, noise = with_batch(state.cost, last.cost_change, J_C, error, least, options.filter_costs)
+    doubt = jnp.maximum(2.0 * noise, NEGLIGIBLE * inputs.h_C)
+    overshot = (surprise > doubt) & (cost.mean > inputs.h_C)
     # Many small steps outward, each within its noise, would never overshoot: above a limit for certain, any will do.
-    stays_above = (surprise > 0.0) & (inputs.d > 2.0 * inputs.d_error) & (inputs.d > NEGLIGIBLE * inputs.h_C)
+    stays_above = (surprise > 0.0) & certainly_above(cost, inputs.h_C)
     broken = jnp.any(overshot | stays_above)
     earned = jnp.where(jnp.any(jnp.isnan(surprise)), 1.0, jnp.where(broken, BROKEN, KEPT))
     J_D = inputs.b + state.h_D
     nearer = J_D < NEARER * state.nearest_J_D
-    moved = jnp.where(last.sought > 0.0, jnp.where(nearer, PROGRESS, SETBACK), 1.0)
+    way_made = jnp.where(last.sought > 0.0, jnp.where(nearer, PROGRESS, SETBACK), 1.0)
     return state._replace(
         trust=jnp.clip(state.trust * earned, LEAST, 1.0) if options.earned_trust else state.trust,
         kappa=trust_radius(state.kappa, kept, options.pull_kl_max),
-        seek_kl=jnp.minimum(state.seek_kl * moved, options.pull_kl_max),
+        seek_kl=jnp.minimum(state.seek_kl * way_made, options.pull_kl_max),
         # What a prediction leaves out goes with the KL of its step: half of the trust region, half of it.
         bias=jnp.minimum(earned, 1.0) * running_mean(state.bias, surprise, options.margin_rate),
         shortfall=shortfall,
         promised=promised,
         nearest_J_D=jnp.fmin(state.nearest_J_D, J_D),
-        J_C_error=jnp.broadcast_to(inputs.d_error, inputs.d.shape),
+        cost=cost,
     )
 
 
 def margin_of(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Array:
     """(K,) how far below its limit each cost is to be: not farther than it can be."""
-    noise = jnp.where(jnp.isnan(inputs.d_error), 0.0, inputs.d_error)
-    margin = options.cost_margin * noise + jnp.maximum(state.bias, 0.0)
+    variance = jnp.where(jnp.isnan(state.cost.variance), 0.0, state.cost.variance)
+    margin = options.cost_margin * jnp.sqrt(variance) + jnp.maximum(state.bias, 0.0)
     return jnp.minimum(margin, LARGEST_MARGIN * jnp.maximum(-inputs.d_least, 0.0))
 
 
@@ -238,7 +250,7 @@ def space(options: SpaceOptions) -> Algorithm:
         safe = (baseline.excess <= TOLERANCE) & options.seek_baseline
         return GuardedState(
             h_D=jnp.array(options.divergence_threshold, jnp.float32),
-            trust=jnp.array(FIRST_TRUST if options.earned_trust else 1.0),
+            trust=jnp.array(FIRST_TRUST if options.earned_trust and baseline.begun else 1.0),
             kappa=jnp.array(options.pull_kl, jnp.float32),
             seek_kl=jnp.array(options.pull_kl_max, jnp.float32),
             bias=jnp.zeros(costs),
@@ -249,14 +261,14 @@ def space(options: SpaceOptions) -> Algorithm:
             previous_J_R=unknown,
             previous_J_C=unknowns,
             nearest_J_D=jnp.full((), jnp.inf),
-            J_C_error=unknowns,
+            cost=nothing_known(costs),
         )
 
     def step(inputs: StepInputs, state: GuardedState) -> Proposal:
         state = judged(options, state, inputs)
         K, delta = inputs.d.shape[0], state.trust * inputs.delta
         margin = margin_of(options, state, inputs)
-        limits = inputs.d + margin
+        limits = state.cost.mean - inputs.h_C + margin
         seeks = (state.target_J_R > inputs.J_R) & (state.seek_kl > GIVEN_UP * options.pull_kl_max)
         # On the way to a baseline that is known to be better, h_D has not grown.
         b = inputs.b + jnp.where(seeks, state.h_D - options.divergence_threshold, 0.0)
@@ -271,6 +283,9 @@ def space(options: SpaceOptions) -> Algorithm:
         pull = pull_step(options, inputs, model, safe, limits, (directions[K], b), budget)
         pull = jax.tree.map(lambda change: jnp.where(far, change, 0.0), pull)
         pull_gain, safe_gain = inputs.gain @ pull.step, inputs.gain @ safe.step
+        # A step back to a limit that is broken for certain may promise to lose reward. At a limit it may not: what it
+        # loses there earlier pulls had gained, and they would be paid for the same reward again and again.
+        safe_gain = jnp.where(jnp.any(certainly_above(state.cost, inputs.h_C)), safe_gain, jnp.maximum(safe_gain, 0.0))
         pays = pull_gain > 0.0
         follows = jnp.where(pays | (seeks & far), 1.0, 0.0)
         promise = Promise(
@@ -284,6 +299,9 @@ def space(options: SpaceOptions) -> Algorithm:
             "pull_promise": pull_gain,
             "pull_kl_bound": budget,
             "cost_margin": jnp.max(margin),
+            "cost_estimate": state.cost.mean[
+                jnp.argmax(relative_excess(inputs.d + inputs.h_C, jnp.asarray(inputs.h_C)))
+            ],
             "trust": state.trust,
             "cost_gradient_share": jnp.min(model.share),
             "seeks": seeks.astype(jnp.float32),

@@ -14,7 +14,7 @@ from spacerl.core.distributions import DISTRIBUTIONS
 from spacerl.rollout.adapter import JaxBatchEnv
 from spacerl.rollout.device import likeliest_action, random_action, unroll
 from spacerl.rollout.host import sampling, ticks
-from spacerl.types import STEP, Array, BatchEnv, Env, JaxEnv, Policy
+from spacerl.types import STEP, Array, BatchEnv, Env, JaxEnv, Policy, Rollout
 
 MODES = ("stochastic", "deterministic")
 
@@ -32,7 +32,21 @@ def no_look(state: Any) -> tuple[()]:
     return ()
 
 
-def play_on_device(env: JaxEnv, policy: Policy, play: Play, look: Callable[[Any], Any] = no_look):
+def _sums(rollout: Rollout, seen: Any) -> tuple[Array, Array, Array, Any]:
+    return rollout.reward, rollout.cost, rollout.valid, seen
+
+
+def _everything(rollout: Rollout, seen: Any) -> Rollout:
+    return rollout
+
+
+def play_on_device(
+    env: JaxEnv,
+    policy: Policy,
+    play: Play,
+    look: Callable[[Any], Any] = no_look,
+    keep: Callable[[Rollout, Any], Any] = _sums,
+) -> Any:
     """Fresh episodes side by side in one program: rewards (T, N), costs (T, N, K), valid (T, N), what `look` saw.
 
     One program serves all parameters of an architecture.
@@ -41,8 +55,13 @@ def play_on_device(env: JaxEnv, policy: Policy, play: Play, look: Callable[[Any]
     key = jax.random.PRNGKey(play.seed)
     shape = play._replace(seed=0)
     if isinstance(env, Hashable) and isinstance(look, Hashable):
-        return _cached_program(env, _Architecture(policy), shape, look)(policy.parameters, key)
-    return jax.jit(_program(env, policy.apply, shape, look))(policy.parameters, key)
+        return _cached_program(env, _Architecture(policy), shape, look, keep)(policy.parameters, key)
+    return jax.jit(_program(env, policy.apply, shape, look, keep))(policy.parameters, key)
+
+
+def rollout_on_device(env: JaxEnv, policy: Policy, play: Play) -> Rollout:
+    """Every step of these episodes."""
+    return play_on_device(env, policy, play, keep=_everything)
 
 
 def play_by_ticks(env: JaxEnv, policy: Policy, play: Play, look: Callable[[Any], Any] = no_look):
@@ -81,11 +100,11 @@ class _Architecture:
 
 
 @functools.lru_cache(maxsize=16)
-def _cached_program(env: JaxEnv, policy: _Architecture, play: Play, look: Callable[[Any], Any]) -> Callable:
-    return jax.jit(_program(env, policy.apply, play, look))
+def _cached_program(env: JaxEnv, policy: _Architecture, play: Play, look: Callable, keep: Callable) -> Callable:
+    return jax.jit(_program(env, policy.apply, play, look, keep))
 
 
-def _program(env: JaxEnv, apply: Callable, play: Play, look: Callable[[Any], Any]) -> Callable:
+def _program(env: JaxEnv, apply: Callable, play: Play, look: Callable, keep: Callable) -> Callable:
     action = env.spec.action
     sample = likeliest_action if play.deterministic else random_action
 
@@ -93,8 +112,7 @@ def _program(env: JaxEnv, apply: Callable, play: Play, look: Callable[[Any], Any
         reset_key, noise_key = jax.random.split(key)
         noise_of = functools.partial(DISTRIBUTIONS[action.kind].noise, shape=(play.episodes, action.size))
         noise = jax.vmap(noise_of)(jax.random.split(noise_key, play.length))
-        rollout, seen = unroll(env, lambda obs: apply(parameters, obs), reset_key, noise, sample, look)
-        return rollout.reward, rollout.cost, rollout.valid, seen
+        return keep(*unroll(env, lambda obs: apply(parameters, obs), reset_key, noise, sample, look))
 
     return program
 

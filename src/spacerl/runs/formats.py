@@ -37,7 +37,13 @@ _HAD = {
     "space": ("line search", "projection", "divergence", "threshold", "pull"),
 }
 _YOUNGER_SETTINGS = {"start": "fresh", "preset": "paper"}
-_YOUNGER_OPTIONS = {"ascent_factor": 1.0, "earned_trust": False, "shrink_cost_gradients": False, "cost_margin": 0.5}
+_YOUNGER_OPTIONS = {
+    "ascent_factor": 1.0,
+    "earned_trust": False,
+    "shrink_cost_gradients": False,
+    "filter_costs": False,
+    "cost_margin": 0.5,
+}
 
 
 def upgraded(raw: dict[str, Any]) -> dict[str, Any]:

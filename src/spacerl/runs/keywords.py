@@ -68,6 +68,7 @@ class Settings(TypedDict, total=False):
     divergence_threshold: float
     divergence_weight: float
     earned_trust: bool
+    filter_costs: bool
     integral_gain: float
     margin_rate: float
     multiplier_rate: float

@@ -19,13 +19,13 @@ from spacerl.algorithms.space import TOLERANCE
 from spacerl.policies.normaliser import fresh_normaliser
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.adapter import JaxBatchEnv
-from spacerl.rollout.evaluate import episode_returns
+from spacerl.rollout.evaluate import Play, episode_returns, rollout_on_device
 from spacerl.rollout.host import episodes, pack, sampling
 from spacerl.training.assemble import Parts
 from spacerl.training.measure import certain_excess, measure_baselines, measuring
 from spacerl.training.programs import distribution_on
 from spacerl.training.update import Learner, initial_state, make_batch, policy_inputs, subsample_rows, with_policy
-from spacerl.types import Array, BatchEnv, InputError, Policy, Rollout, TrainState
+from spacerl.types import Array, BatchEnv, InputError, JaxEnv, Policy, Rollout, TrainState
 
 FITTING_STEPS, MINIBATCH, RATE = 2000, 1024, 3e-3
 CRITIC_FITS = 20  # on the same episodes: a first step must not follow critics that know nothing
@@ -46,6 +46,7 @@ def begin(parts: Parts, say: bool = False) -> tuple[TrainState, dict[str, Any] |
         return state, None
     choice = choose(parts, state, summary)
     if choice.baseline is not None:
+        state = initial_state(parts.learner, parts.config.seed, measured._replace(begun=True))
         state = at_baseline(parts, state, parts.baselines[choice.baseline])
     if say and choice.why:
         print(choice.why, file=sys.stderr)
@@ -149,6 +150,8 @@ def _preparation(preparing: _Preparing) -> Callable[[TrainState, Rollout, Any], 
 def episodes_of(parts: Parts, policy: Policy) -> Rollout:
     """A batch of episodes that a policy plays."""
     config = parts.config
+    if isinstance(parts.env, JaxEnv) and policy.compiles:
+        return rollout_on_device(parts.env, policy, Play(parts.columns, config.rollout_length, config.seed + 3))
     env = parts.env if isinstance(parts.env, BatchEnv) else JaxBatchEnv(parts.env, parts.columns)
     act = sampling(policy, env.spec.action.size, env.lanes, config.seed + 3)
     keep_next = config.bootstrap_truncation
