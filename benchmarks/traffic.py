@@ -1,29 +1,36 @@
 """The traffic tasks: every algorithm of the comparison from the near baseline, and how much of the time SUMO takes.
 
-    python benchmarks/traffic.py run --out DIR [--tasks grid bottleneck] [--seeds 0 1 2] [--updates 60 30] [--part 0/8]
+    python benchmarks/traffic.py run --out DIR [--tasks grid bottleneck] [--seeds 0 1 2] [--updates 60 30] [--jobs 16]
     python benchmarks/traffic.py table --out DIR       # Markdown, for every task
     python benchmarks/traffic.py figure --out DIR --figures DIR
     python benchmarks/traffic.py pack --out DIR --data FILE.npz
     python benchmarks/traffic.py speed [--tasks grid] [--repeats 3]
 
-`run` goes on where it was stopped: a finished run is left alone, one that was killed is resumed. Settings are those of
-the paper's table (preset "paper") but for the batch, which --batch-sizes gives.
+`run` goes on where it was stopped: a finished run is left alone, one that was killed is resumed. With --jobs there are
+so many runs at a time, each in a process of its own on a core of its own; --minutes stops them all in time, between
+two updates. Settings are those of the paper's table (preset "paper").
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in a worker
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
 import spacerl
+from spacerl.envs.tasks import TASKS as TASK_ROWS
 from spacerl.reporting import mean_interval
 from spacerl.runs.folder import RunFolder
 
@@ -66,50 +73,105 @@ def folder(options: argparse.Namespace, task: str, row: Row, seed: int) -> Path:
     return options.out / f"{task}.{row.algorithm}.{row.baseline or 'none'}{projection}.{seed}"
 
 
+class Work(NamedTuple):
+    """One run."""
+
+    task: str
+    row: Row
+    seed: int
+    updates: int
+    batch: int
+
+
+def planned(options: argparse.Namespace) -> list[Work]:
+    """The runs: all seeds of a row before the next row, the longer task first, since what is begun last ends last."""
+    settings = {task: (options.updates[i], options.batch_sizes[i]) for i, task in enumerate(options.tasks)}
+    longest = sorted(options.tasks, key=lambda task: -settings[task][0] * settings[task][1])
+    return [
+        Work(task, row, seed, *settings[task]) for row in options.rows for task in longest for seed in options.seeds
+    ]
+
+
 def run(options: argparse.Namespace) -> None:
+    if options.jobs > 1:
+        run_side_by_side(options)
+        return
     import jax
 
     jax.config.update("jax_compilation_cache_dir", str(options.out / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    part, parts = (int(each) for each in options.part.split("/"))
-    work = [(i, seed, row) for i in range(len(options.tasks)) for seed in options.seeds for row in options.rows]
-    for i, seed, row in work[part::parts]:
-        task, out, began = options.tasks[i], folder(options, options.tasks[i], row, seed), time.time()
-        updates = options.updates[i]
-        if (out / "config.json").exists():
-            if RunFolder.open(out).newest_update() >= updates:
-                continue
-            spacerl.resume(out, updates=updates, progress=False)
-        else:
-            batch = options.batch_sizes[i]
-            length = options.rollout_length or horizon(task)
-            settings: dict[str, Any] = {
-                "batch_size": batch,
-                "environments": options.environments or -(-batch // length),
-            }
-            if row.projection:
-                settings["projection"] = row.projection
-            if options.rollout_length:
-                settings["rollout_length"] = options.rollout_length
-            spacerl.train(
-                task,
-                algorithm=row.algorithm,
-                baseline=row.baseline,
-                preset=options.preset,
-                seed=seed,
-                updates=updates,
-                out=out,
-                progress=False,
-                log=(),
-                **settings,
-            )
-        print(f"{out.name}: {time.time() - began:.0f} s", flush=True)
+    until = options.until or (time.time() + 60.0 * options.minutes)
+    for work in planned(options):
+        run_one(options, work, until)
+
+
+def run_one(options: argparse.Namespace, work: Work, until: float) -> None:
+    out, began = folder(options, work.task, work.row, work.seed), time.time()
+    watching: dict[str, Any] = {"progress": False, "on_update": lambda row: time.time() > until, "log": ()}
+    if began > until:
+        return
+    if (out / "config.json").exists():
+        if RunFolder.open(out).newest_update() >= work.updates:
+            return
+        spacerl.resume(out, updates=work.updates, **watching)
+    else:
+        length = options.rollout_length or horizon(work.task)
+        settings: dict[str, Any] = {"batch_size": work.batch, "environments": options.environments}
+        if work.row.projection:
+            settings["projection"] = work.row.projection
+        if options.rollout_length:
+            settings["rollout_length"] = length
+        spacerl.train(
+            work.task,
+            algorithm=work.row.algorithm,
+            baseline=work.row.baseline,
+            preset=options.preset,
+            seed=work.seed,
+            updates=work.updates,
+            out=out,
+            **watching,
+            **settings,
+        )
+    done = RunFolder.open(out).newest_update()
+    print(f"{out.name}: {done} of {work.updates} updates, {time.time() - began:.0f} s", flush=True)
+
+
+def run_side_by_side(options: argparse.Namespace) -> None:
+    """A queue of runs, each a process that has one core and one thread."""
+    until = time.time() + 60.0 * options.minutes
+    cores = sorted(os.sched_getaffinity(0))
+    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    threads["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    waiting, busy = planned(options), {}
+    while (waiting and time.time() < until) or busy:
+        for slot in set(range(options.jobs)) - set(busy) if time.time() < until else ():
+            if waiting:
+                command = [sys.executable, __file__, *arguments_of(options, waiting.pop(0), until)]
+                busy[slot] = subprocess.Popen(command, env={**os.environ, **threads})
+                os.sched_setaffinity(busy[slot].pid, {cores[slot % len(cores)]})
+        time.sleep(0.2)
+        busy = {slot: process for slot, process in busy.items() if process.poll() is None}
+
+
+def arguments_of(options: argparse.Namespace, work: Work, until: float) -> list[str]:
+    """Of the process that makes one run."""
+    given = {
+        "--out": options.out,
+        "--tasks": work.task,
+        "--only": work.row.label,
+        "--seeds": work.seed,
+        "--updates": work.updates,
+        "--batch-sizes": work.batch,
+        "--environments": options.environments,
+        "--preset": options.preset,
+        "--until": until,
+    }
+    length = ["--rollout-length", str(options.rollout_length)] if options.rollout_length else []
+    return ["run", *(text for name, value in given.items() for text in (name, str(value))), *length]
 
 
 def horizon(task: str) -> int:
-    from spacerl.envs.tasks import TASKS as rows
-
-    return rows[task].settings["rollout_length"]
+    return TASK_ROWS[task].settings["rollout_length"]
 
 
 # Showing --------------------------------------------------------------------------------------------------------------
@@ -196,51 +258,81 @@ def pack(options: argparse.Namespace) -> None:
 # Speed ----------------------------------------------------------------------------------------------------------------
 
 
-def bare(task: str, steps: int) -> float:
-    """Microseconds of a core that the simulator alone takes for a step: no reads, no commands."""
-    from spacerl.envs.tasks import TASKS as rows
+def environments(task: str) -> Any:
+    """One environment in this process, as a worker has it."""
+    from spacerl.envs.host.in_process import InProcessEnvs
+    from spacerl.envs.host.single import Recipe
     from spacerl.envs.tasks import imported
 
-    env = imported(rows[task].gymnasium_env or "")()
+    return InProcessEnvs(Recipe(imported(TASK_ROWS[task].gymnasium_env or ""), (("cost", "info"),)), 1)
+
+
+def bare(task: str, steps: int) -> float:
+    """Microseconds of a core that the simulator alone takes for a step: no reads, no commands."""
+    envs = environments(task)
     try:
-        env.reset(seed=1)
-        simulation = env.scenario.simulation
-        before = simulation.seconds
+        envs.singles[0].reset(1)
+        simulation = envs.singles[0].env.scenario.simulation
+        began = time.process_time()
         for _ in range(steps):
             simulation.step()
-        return 1e6 * (simulation.seconds - before) / steps
+        return 1e6 * (time.process_time() - began) / steps
     finally:
-        env.close()
+        envs.close()
+
+
+class Recorded:
+    """SUMO's interface with every call written down, to be made again with nothing in between."""
+
+    def __init__(self, api: Any, calls: list[tuple[Any, tuple[Any, ...]]]):
+        self._api, self._calls = api, calls
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._api, name)
+        if isinstance(found, type):
+            return found
+        if not callable(found):
+            return Recorded(found, self._calls)
+
+        def call(*arguments: Any) -> Any:
+            self._calls.append((found, arguments))
+            return found(*arguments)
+
+        return call
 
 
 class Share(NamedTuple):
     """Where the time of a core went, µs per step of the environment."""
 
-    simulator: float  # inside SUMO: its steps, loading, and what is read from it
-    all: float  # everything in the worker processes
-    steps: int
+    simulator: float  # the calls into SUMO: its steps, loading, what is read from it and commanded
+    all: float  # the episode
 
 
-def single(task: str, steps: int) -> Share:
-    """One environment in this process, random actions: what a worker does, without its messages."""
-    from spacerl.envs.host.in_process import InProcessEnvs
-    from spacerl.envs.host.single import Recipe
-    from spacerl.envs.tasks import TASKS as rows
-    from spacerl.envs.tasks import imported
-    from spacerl.types import RESET, STEP
+def single(task: str, steps: int, hidden: tuple[int, ...]) -> Share:
+    """An episode with an untrained policy, as a worker plays it, and its calls into SUMO alone.
 
-    envs = InProcessEnvs(Recipe(imported(rows[task].gymnasium_env or ""), (("cost", "info"),)), 1)
+    Time is taken around whole episodes: to ask for it around every call takes longer than the calls.
+    """
+    from spacerl.policies.sampler import Sampler
+
+    envs, rng = environments(task), np.random.default_rng(0)
     try:
-        size = envs.spec.action.size
-        actions = np.random.default_rng(0).normal(size=(steps, 1, size)).astype(np.float32)
-        never, no_seed = np.zeros(1, bool), np.full(1, -1)
-        scenario = envs.singles[0].env.scenario
-        inside, began = scenario.simulator_seconds, time.thread_time()
-        envs.tick(np.array([RESET]), actions[0], never, np.ones(1, int))
-        for action in actions:
-            envs.tick(np.array([STEP]), action, never, no_seed)
-        spent = time.thread_time() - began
-        return Share(1e6 * (scenario.simulator_seconds - inside) / steps, 1e6 * spent / steps, steps)
+        spec, simulation = envs.spec, envs.singles[0].env.scenario.simulation
+        sizes = (*spec.obs_shape, *hidden, spec.action.size)
+        pairs = itertools.pairwise(sizes)
+        layers = [(rng.normal(size=pair).astype(np.float32) / pair[0] ** 0.5, np.zeros(pair[1])) for pair in pairs]
+        act = Sampler(tuple((w, b.astype(np.float32)) for w, b in layers), np.ones(sizes[-1], np.float32))
+        noise = rng.normal(size=(1, steps, sizes[-1])).astype(np.float32)
+        calls: list[tuple[Any, tuple[Any, ...]]] = []
+        simulation.api, plain = Recorded(simulation.api, calls), simulation.api
+        envs.play(act, [1], noise)
+        simulation.api = plain
+        began = time.process_time()
+        for function, arguments in calls:
+            function(*arguments)
+        between = time.process_time()
+        envs.play(act, [1], noise)
+        return Share(1e6 * (between - began) / steps, 1e6 * (time.process_time() - between) / steps)
     finally:
         envs.close()
 
@@ -292,10 +384,10 @@ def speed(options: argparse.Namespace) -> None:
     names = ("task", "bare SUMO", "SUMO in an environment", "environment", "share", "an update", "share of it in SUMO")
     print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
     for task in options.tasks:
-        length = horizon(task)
+        settings, length = TASK_ROWS[task].settings, horizon(task)
         batch = options.batch_sizes[options.tasks.index(task)] if options.small else PAPER_BATCH[task]
         alone = statistics.median(bare(task, length) for _ in range(options.repeats))
-        shares = [single(task, length) for _ in range(options.repeats)]
+        shares = [single(task, length, settings["hidden"]) for _ in range(options.repeats)]
         share = statistics.median(each.simulator / each.all for each in shares)
         inside = statistics.median(each.simulator for each in shares)
         update = training(task, batch, options.lanes)
@@ -314,9 +406,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", help="labels of rows, such as 'space from near'")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--updates", nargs="+", type=int, default=[60, 30], help="for each task")
-    parser.add_argument("--batch-sizes", nargs="+", type=int, default=[4000, 5000], help="for each task")
-    parser.add_argument("--environments", type=int, help="simulations of a run; one for every episode by default")
-    parser.add_argument("--part", default="0/1", help="run: every n-th of the runs from the k-th on, as k/n")
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=[10_000, 25_000], help="for each task")
+    parser.add_argument("--environments", type=int, default=1, help="simulations of a run")
+    parser.add_argument("--jobs", type=int, default=1, help="run: so many runs at a time")
+    parser.add_argument("--minutes", type=float, default=1e6, help="run: stop after so long")
+    parser.add_argument("--until", type=float, help="run: stop at this time, in seconds since 1970")
     parser.add_argument("--rollout-length", type=int, help="steps of an episode; the task's by default")
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--figures", type=Path, default=Path("docs/images"))

@@ -168,6 +168,7 @@ STRICTER: dict[str, tuple[str, ...]] = {
         "spacerl.core.distributions",
         "spacerl.policies.networks",
         "spacerl.policies.normaliser",
+        "spacerl.policies.sampler",
     ),
     "spacerl.rollout.device": ("spacerl.types",),
     "spacerl.rollout.host": ("spacerl.types",),

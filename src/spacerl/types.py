@@ -13,7 +13,7 @@ import dataclasses
 import difflib
 import math
 import signal
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -179,6 +179,17 @@ class Tick(NamedTuple):
     lost: Any  # (N,) bool: the lane's episode was lost to a fault (a dead worker); the lane is idle now
 
 
+class Episode(NamedTuple):
+    """One whole episode of T steps, NumPy arrays with time as their first axis."""
+
+    obs: Any
+    action: Any
+    reward: Any
+    cost: Any
+    last_obs: Any  # (...) after the last step
+    terminated: bool  # by the task; otherwise by a time limit
+
+
 class BatchEnv(abc.ABC):
     """N environments side by side outside of JAX, one per lane: worker processes, a simulator with its own threads."""
 
@@ -197,6 +208,12 @@ class BatchEnv(abc.ABC):
         where it is. The same commands with the same seeds give the same numbers.
         """
 
+    plays_episodes = False  # whether it has `play`, so that a policy is sent to where its simulators are
+
+    def play(self, act: Callable[[Any, Any], Any], seeds: Sequence[int], noises: Sequence[Any]) -> list[Episode | None]:
+        """A whole episode of `act`(observations, noise) for each seed and its noise (T, ...); None for one lost."""
+        raise NotImplementedError
+
     def counts(self) -> dict[str, int]:
         """What happened since the last call and belongs into the metrics: restarted workers, diverged simulations."""
         return {}
@@ -213,8 +230,7 @@ class BatchEnv(abc.ABC):
         """An image of the first lane; None where the environment draws none."""
         return None
 
-    def close(self) -> None:
-        return
+    def close(self) -> None: ...
 
 
 Env = JaxEnv | BatchEnv

@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from spacerl.core.distributions import DISTRIBUTIONS, Categorical, Distribution, Gaussian, MultiCategorical
 from spacerl.policies.networks import Layout, Network, Seen, convolutions
 from spacerl.policies.normaliser import Normaliser, absorb, fresh_normaliser
+from spacerl.policies.sampler import Sampler
 from spacerl.types import ActionSpace, Array, ImageSpec
 
 MIN_STD = 1e-6  # as in the original code: keeps log-probabilities finite
@@ -125,27 +126,17 @@ class PolicyFamily:
     def noise(self, key: Array, lead: tuple[int, ...]) -> Array:
         return DISTRIBUTIONS[self.action.kind].noise(key, (*lead, self.action.size))
 
-    def sampler(self, theta: Array) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
-        """Actions from observations (N, *obs_shape) and noise (N, size), computed by NumPy; None where it cannot.
+    def sampler(self, theta: Array) -> Sampler | None:
+        """Its actions computed by NumPy; None where it cannot.
 
         A policy that acts on a few hundred rows at a time spends most of a compiled call on the way in and out.
         """
         if self.images or self.action.kind == "multidiscrete":
             return None
         policy = jax.device_get(self.unravel(theta))
-        *inner, (weight, bias) = zip(policy.body.dense.weights, policy.body.dense.biases, strict=True)
+        layers = tuple(zip(policy.body.dense.weights, policy.body.dense.biases, strict=True))
         std = np.maximum(np.exp(policy.log_std), np.float32(MIN_STD)) if self.action.kind == "box" else None
-
-        def sample(obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
-            x = obs.reshape(len(obs), -1)
-            for w, b in inner:
-                x = x @ w
-                x += b
-                np.tanh(x, out=x)
-            x = x @ weight + bias
-            return np.argmax(x + noise, axis=-1) if std is None else x + std * noise
-
-        return sample
+        return Sampler(layers, std)
 
     # Normalised observations ------------------------------------------------------------------------------------------
 

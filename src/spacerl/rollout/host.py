@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from spacerl.types import IDLE, RESET, STEP, Array, BatchEnv, Policy, Rollout, Tick
+from spacerl.types import IDLE, RESET, STEP, Array, BatchEnv, Episode, Policy, Rollout, Tick
 
 Act = Callable[[np.ndarray, int], np.ndarray]  # observations of all lanes, number of the tick -> their actions
 
@@ -135,6 +135,54 @@ def episodes(
         played = moment.tick + 1
         whole += [(int(lane), int(moment.first[lane]), played) for lane in np.flatnonzero(moment.ended)]
     return buffers.cut(played, whole)
+
+
+def whole_episodes(
+    env: BatchEnv,
+    act: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    noise_of: Callable[[int], np.ndarray],
+    seed: int | tuple[int, ...],
+    length: int,
+    steps: int,
+    keep_next: bool = False,
+) -> Recording:
+    """Episodes until `steps` are reached, played by `env` one by one: the n-th with `noise_of(n)` (length, A).
+
+    More are begun, all at once, where some ended early or were lost: which ones depends on the past alone here too.
+    """
+    rng, demand, found, begun = np.random.default_rng(seed), _Demand(steps, None, length), [], 0
+    while (more := demand.more(np.zeros(0))) > 0:
+        noises = [noise_of(begun + i) for i in range(more)]
+        played = [each for each in env.play(act, rng.integers(0, 2**31, more), noises) if each is not None]
+        begun += more
+        found += played
+        demand.finished += len(played)
+        demand.finished_steps += sum(len(each.reward) for each in played)
+    return _side_by_side(found, length, keep_next)
+
+
+def _side_by_side(played: list[Episode], length: int, keep_next: bool) -> Recording:
+    """Every episode in a lane of its own, from the first tick on."""
+    lanes, first = len(played), played[0]
+
+    def laid(name: str) -> np.ndarray:
+        like = getattr(first, name)
+        array = np.zeros((length, lanes, *like.shape[1:]), like.dtype)
+        for lane, episode in enumerate(played):
+            array[: len(episode.reward), lane] = getattr(episode, name)
+        return array
+
+    obs, next_obs = laid("obs"), np.zeros((0, lanes, *first.last_obs.shape), first.obs.dtype)
+    terminated, truncated = np.zeros((length, lanes), bool), np.zeros((length, lanes), bool)
+    if keep_next:
+        next_obs = np.concatenate([obs[1:], np.zeros_like(obs[:1])])
+    for lane, episode in enumerate(played):
+        last = len(episode.reward) - 1
+        terminated[last, lane], truncated[last, lane] = episode.terminated, not episode.terminated
+        if keep_next:
+            next_obs[last, lane] = episode.last_obs
+    whole = [(lane, 0, len(episode.reward)) for lane, episode in enumerate(played)]
+    return Recording(obs, laid("action"), next_obs, laid("reward"), laid("cost"), terminated, truncated, whole)
 
 
 class _Buffers:

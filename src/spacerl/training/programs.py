@@ -14,7 +14,7 @@ import numpy as np
 
 from spacerl.envs.tasks import TASKS
 from spacerl.rollout.device import unroll
-from spacerl.rollout.host import episodes, pack
+from spacerl.rollout.host import episodes, pack, whole_episodes
 from spacerl.training.assemble import Parts
 from spacerl.training.update import raw_theta, update, with_policy
 from spacerl.types import Array, BatchEnv, InputError, JaxEnv, Policy, Rollout, TrainState
@@ -140,6 +140,10 @@ def _host_collector(parts: Parts, env: BatchEnv) -> Callable[[TrainState], tuple
         lambda key, block: learner.family.noise(jax.random.fold_in(key, block), (NOISE_TICKS, env.lanes))
     )
 
+    noise_of_episode = jax.jit(
+        lambda key, number: learner.family.noise(jax.random.fold_in(key, number), (config.rollout_length,))
+    )
+
     @jax.jit
     def compiled(theta: Array, obs: Array, noise: Array) -> Array:
         with jax.default_matmul_precision("float32"):
@@ -148,8 +152,8 @@ def _host_collector(parts: Parts, env: BatchEnv) -> Callable[[TrainState], tuple
     def collect(state: TrainState):
         key, seed_key, noise_key = jax.random.split(state.key, 3)
         theta, seed = fold(state), tuple(int(word) for word in np.asarray(seed_key))
-        noise = np.zeros(0)
-        sample = learner.family.sampler(theta) or functools.partial(compiled, theta)
+        noise, quick = np.zeros(0), learner.family.sampler(theta)
+        sample = quick or functools.partial(compiled, theta)
 
         def act(obs: np.ndarray, tick: int) -> np.ndarray:
             nonlocal noise
@@ -158,7 +162,11 @@ def _host_collector(parts: Parts, env: BatchEnv) -> Callable[[TrainState], tuple
             return np.asarray(sample(obs, noise[tick % NOISE_TICKS]))
 
         length, keep_next = config.rollout_length, config.bootstrap_truncation
-        recording = episodes(env, act, seed, length, steps=config.batch_size, keep_next=keep_next)
+        if env.plays_episodes and quick is not None:
+            noise_of = lambda number: np.asarray(noise_of_episode(noise_key, number))  # noqa: E731
+            recording = whole_episodes(env, quick, noise_of, seed, length, config.batch_size, keep_next)
+        else:
+            recording = episodes(env, act, seed, length, steps=config.batch_size, keep_next=keep_next)
         return state._replace(key=key), pack(recording, parts.columns, length), env.counts()
 
     return collect

@@ -53,6 +53,10 @@ class Channel:
             there += got
         return content
 
+    def fileno(self) -> int:
+        """For those who wait for several at once."""
+        return self._end.fileno()
+
     def close(self) -> None:
         self._end.close()
 

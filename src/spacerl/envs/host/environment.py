@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from spacerl.envs.cores import usable_cores
 from spacerl.envs.host.in_process import InProcessEnvs
 from spacerl.envs.host.pool import WorkerPool
 from spacerl.envs.host.single import Recipe
-from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, Tick
+from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, Episode, Tick
 
 
 class HostedEnv(BatchEnv):
@@ -60,6 +60,9 @@ class HostedEnv(BatchEnv):
 
     def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
         return self._env.tick(command, action, last, seed)
+
+    def play(self, act: Callable[[Any, Any], Any], seeds: Sequence[int], noises: Sequence[Any]) -> list[Episode | None]:
+        return self._env.play(act, seeds, noises)
 
     def counts(self) -> dict[str, int]:
         return self._env.counts()

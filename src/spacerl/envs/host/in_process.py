@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from spacerl.envs.host.single import NotFinite, Recipe, SingleEnv
-from spacerl.types import IDLE, RESET, BatchEnv, EnvSpec, Tick
+from spacerl.types import IDLE, RESET, BatchEnv, EnvSpec, Episode, Tick
 
 
 def empty_tick(spec: EnvSpec, lanes: int) -> Tick:
@@ -17,6 +17,21 @@ def empty_tick(spec: EnvSpec, lanes: int) -> Tick:
     obs = np.zeros((2, lanes, *spec.obs_shape), spec.obs_dtype)
     costs = np.zeros((lanes, len(spec.cost_names)), np.float32)
     return Tick(obs[0], obs[1], np.zeros(lanes, np.float32), costs, *flags)
+
+
+def play(single: SingleEnv, act: Callable[[Any, Any], Any], seed: int, noise: np.ndarray) -> Episode:
+    """One episode of at most as many steps as there are rows of noise."""
+    spec, length = single.spec, len(noise)
+    observed = np.zeros((length + 1, *spec.obs_shape), spec.obs_dtype)
+    actions = np.zeros((length, *spec.action.shape), spec.action.dtype)
+    rewards, costs = np.zeros(length, np.float32), np.zeros((length, len(spec.cost_names)), np.float32)
+    observed[0] = single.reset(seed)
+    steps, terminated, truncated = 0, False, False
+    while steps < length and not (terminated or truncated):
+        actions[steps] = action = act(observed[steps : steps + 1], noise[steps : steps + 1])[0]
+        observed[steps + 1], rewards[steps], costs[steps], terminated, truncated = single.step(action)
+        steps += 1
+    return Episode(observed[:steps], actions[:steps], rewards[:steps], costs[:steps], observed[steps], terminated)
 
 
 FEW, SHARE = (
@@ -67,6 +82,18 @@ class InProcessEnvs(BatchEnv):
         out.next_obs[lane], out.reward[lane], out.cost[lane] = following, reward, cost
         out.terminated[lane], out.truncated[lane] = terminated, truncated
         out.obs[lane] = single.reset(seed) if ended and seed >= 0 else following
+
+    def play(self, act: Callable[[Any, Any], Any], seeds: Sequence[int], noises: Sequence[Any]) -> list[Episode | None]:
+        return [self._play(act, int(seed), noise) for seed, noise in zip(seeds, noises, strict=True)]
+
+    def _play(self, act: Callable[[Any, Any], Any], seed: int, noise: np.ndarray) -> Episode | None:
+        try:
+            episode = play(self.singles[0], act, seed, noise)
+        except NotFinite as fault:
+            self._leave_out(fault)
+            return None
+        self._whole += 1
+        return episode
 
     def _leave_out(self, fault: NotFinite) -> None:
         self._left_out += 1

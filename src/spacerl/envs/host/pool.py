@@ -6,16 +6,18 @@ the seed of each episode nor leaves a lane idle; whole episodes and exact resume
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +25,17 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 import spacerl
-from spacerl.envs.host.channel import Channel
+from spacerl.envs.cores import usable_cores
+from spacerl.envs.host.channel import LONGEST_WAIT, Channel
 from spacerl.envs.host.replay import Episodes
 from spacerl.envs.host.shared import SharedTick, new_memory
 from spacerl.envs.host.single import BadStep, Recipe
-from spacerl.envs.host.worker import BAD_STEP, END, INPUT, READY, TICK
-from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, InputError, Tick
+from spacerl.envs.host.worker import BAD_STEP, END, INPUT, PLAY, READY, TICK
+from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, Episode, InputError, Tick
 
 FAULTS_IN_A_ROW = 3  # of one worker, without an episode completed in between, that a run survives
 SECONDS_TO_START = 120.0
+TRIES = 2  # of an episode whose worker fails; one that fails twice is lost
 
 
 class WorkersFailed(InputError):
@@ -133,7 +137,7 @@ class WorkerPool(BatchEnv):
         at_once: int | None = None,
     ):
         self.recipe, self.lanes, self.timeout, self.report = recipe, lanes, timeout, report
-        self.at_once = at_once or workers
+        self.at_once, self.players = at_once or workers, at_once or usable_cores()
         share = math.ceil(lanes / workers)
         parts = [slice(start, min(start + share, lanes)) for start in range(0, lanes, share)]
         self._restarts = self._lost = 0
@@ -196,9 +200,43 @@ class WorkerPool(BatchEnv):
                 self._in_a_row[index] *= not ended[worker.lanes].any()
         return out
 
-    def _answer(self, index: int) -> None:
-        for text in self.workers[index].receive(self.timeout):
+    def _answer(self, index: int) -> Episode | None:
+        """What came of a tick is in shared memory, an episode in the answer."""
+        notes, episode = self.workers[index].receive(self.timeout)
+        for text in notes:
             self.report(text)
+        return episode
+
+    def play(self, act: Callable[[Any, Any], Any], seeds: Sequence[int], noises: Sequence[Any]) -> list[Episode | None]:
+        """Every worker that may compute gets an episode, and the next one when it is done."""
+        found: list[Episode | None] = [None] * len(seeds)
+        waiting, tried = collections.deque(range(len(seeds))), [0] * len(seeds)
+        playing: dict[int, int] = {}  # worker -> episode
+        free = list(range(min(self.players, len(self.workers))))
+        while waiting or playing:
+            while free and waiting:
+                index, number = free.pop(0), waiting.popleft()
+                self.workers[index].send((PLAY, act, int(seeds[number]), noises[number]))
+                playing[index], tried[number] = number, tried[number] + 1
+            for index in self._answering(list(playing)):
+                number = playing.pop(index)
+                free.append(index)
+                try:
+                    found[number] = self._answer(index)
+                    self._in_a_row[index] = 0
+                except Fault as fault:
+                    self._replace(index, fault)
+                    self._started(index)
+                    if tried[number] < TRIES:
+                        waiting.appendleft(number)
+        self._lost += sum(episode is None for episode in found)
+        return found
+
+    def _answering(self, busy: list[int]) -> list[int]:
+        """Those of the busy workers that have said something; all of them where none does in time."""
+        by_channel = {self.workers[index].connection: index for index in busy}
+        ready, _, _ = select.select(list(by_channel), [], [], min(self.timeout, LONGEST_WAIT))
+        return [by_channel[channel] for channel in ready] or busy
 
     def _again(self, index: int, command: Any, action: Any, last: Any, seed: Any) -> Tick:
         """A tick in which a worker was lost, by the one in its place, which plays its episodes again up to there. Those

@@ -15,7 +15,7 @@ import traceback
 
 from spacerl.envs.host.channel import Channel, die_with
 
-READY, TICK, END, INPUT, BAD_STEP, FAULT = "ready", "tick", "end", "input", "bad step", "fault"
+READY, TICK, PLAY, END, INPUT, BAD_STEP, FAULT = "ready", "tick", "play", "end", "input", "bad step", "fault"
 
 
 def serve(connection: Channel, memory: int) -> None:
@@ -35,13 +35,19 @@ def serve(connection: Channel, memory: int) -> None:
                 envs = InProcessEnvs(recipe.fn, own.stop - own.start, tolerates=True)
                 shared = SharedTick(memory, envs.spec, lanes)
                 connection.send((READY, (envs.spec, envs.observations)))
-            if connection.receive() == END:
+            message = connection.receive()
+            if message == END:
                 envs.close()
                 return
             assert shared is not None
-            shared.answer(own, envs.tick(*shared.told_to(own)))
+            played = None
+            if message == TICK:
+                shared.answer(own, envs.tick(*shared.told_to(own)))  # its numbers are in shared memory
+            else:
+                _, act, seed, noise = message
+                (played,) = envs.play(act, [seed], [noise])
             notes, envs.notes = envs.notes, []
-            connection.send((TICK, notes))  # its numbers are in shared memory
+            connection.send((TICK, (notes, played)))
         except EOFError:  # the run is gone
             return
         except BadStep as error:

@@ -19,8 +19,11 @@ from spacerl.types import EnvSpec
 class TrafficHost(HostedEnv):
     """`lanes` simulations, each in a process of its own; at most `workers` of them compute at the same time.
 
-    Which numbers come out is decided by the lanes alone, whatever the number of workers.
+    Which numbers come out is decided by the lanes alone, whatever the number of workers; in training not even by them,
+    since a policy that NumPy can evaluate is sent to the processes and plays whole episodes there.
     """
+
+    plays_episodes = True
 
     def __init__(
         self,

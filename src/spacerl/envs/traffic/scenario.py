@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -88,7 +87,6 @@ class Scenario(abc.ABC):
         self._simulation: Simulation | None = None
         self._scratch: Any = None
         self._roads: tuple[tuple[np.ndarray, float], ...] = ()
-        self._seconds_before = 0.0
 
     # what a task says about itself
 
@@ -149,11 +147,6 @@ class Scenario(abc.ABC):
         assert self._simulation is not None
         return self._simulation
 
-    @property
-    def simulator_seconds(self) -> float:
-        """Time spent inside SUMO so far."""
-        return self._seconds_before + (self._simulation.seconds if self._simulation is not None else 0.0)
-
     def roads(self) -> tuple[tuple[np.ndarray, float], ...]:
         """Every lane as a line (points, 2) and its width, m."""
         if not self._roads:
@@ -162,12 +155,10 @@ class Scenario(abc.ABC):
         return self._roads
 
     def vehicles(self) -> Vehicles:
-        vehicle, began = self.api.vehicle, time.thread_time()
+        vehicle = self.api.vehicle
         names = vehicle.getIDList()
         road, place, speed = vehicle.getRoadID, vehicle.getLanePosition, vehicle.getSpeed
-        seen = Vehicles(names, [road(v) for v in names], [place(v) for v in names], [speed(v) for v in names])
-        self.simulation.seconds += time.thread_time() - began
-        return seen
+        return Vehicles(names, [road(v) for v in names], [place(v) for v in names], [speed(v) for v in names])
 
     def crashed(self) -> bool:
         """Whether vehicles collided in the last step: SUMO then takes them off the road, which it calls a teleport."""
@@ -182,7 +173,6 @@ class Scenario(abc.ABC):
 
     def close(self) -> None:
         if self._simulation is not None:
-            self._seconds_before = self.simulator_seconds
             self._simulation.close()
             self._simulation = None
         if self._scratch is not None:

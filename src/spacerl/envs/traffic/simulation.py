@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import time
 import weakref
 from typing import Any, ClassVar
 
@@ -36,8 +35,6 @@ class Simulation:
 
     def __init__(self, arguments: list[str], window: bool = False):
         self._arguments, self._window = arguments, window
-        self.seconds = 0.0
-        """Time of a core spent inside SUMO so far; not that spent waiting for one."""
         self._started = False
         if window:
             require_screen()
@@ -53,7 +50,6 @@ class Simulation:
     def begin(self, seed: int) -> None:
         """A new episode."""
         arguments = [*self._arguments, "--seed", str(seed)]
-        began = time.thread_time()
         try:
             if self._started:
                 self.api.load(arguments)
@@ -65,13 +61,9 @@ class Simulation:
         except self.api.TraCIException as error:
             reason = " ".join(str(error).split())
             raise InputError(f"SUMO cannot load the simulation: {reason}") from error
-        finally:
-            self.seconds += time.thread_time() - began
 
     def step(self) -> None:
-        began = time.thread_time()
         self.api.simulationStep()
-        self.seconds += time.thread_time() - began
 
     def close(self) -> None:
         if self._started:
