@@ -268,73 +268,68 @@ def environments(task: str) -> Any:
 
 
 def bare(task: str, steps: int) -> float:
-    """Microseconds of a core that the simulator alone takes for a step: no reads, no commands."""
+    """Microseconds that the simulator alone takes for a step that nothing interrupts: no reads, no commands."""
     envs = environments(task)
     try:
         envs.singles[0].reset(1)
-        simulation = envs.singles[0].env.scenario.simulation
-        began = time.process_time()
+        simulation, moments = envs.singles[0].env.scenario.simulation, [time.perf_counter()]
         for _ in range(steps):
             simulation.step()
-        return 1e6 * (time.process_time() - began) / steps
+            moments.append(time.perf_counter())
+        every = 1e6 * np.diff(moments)
+        return float(every[every < 1.5 * np.median(every)].mean())
     finally:
         envs.close()
-
-
-class Recorded:
-    """SUMO's interface with every call written down, to be made again with nothing in between."""
-
-    def __init__(self, api: Any, calls: list[tuple[Any, tuple[Any, ...]]]):
-        self._api, self._calls = api, calls
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._api, name)
-        if isinstance(found, type):
-            return found
-        if not callable(found):
-            return Recorded(found, self._calls)
-
-        def call(*arguments: Any) -> Any:
-            self._calls.append((found, arguments))
-            return found(*arguments)
-
-        return call
 
 
 class Share(NamedTuple):
-    """Where the time of a core went, µs per step of the environment."""
+    """Where the time of a step went, µs: means over the steps that nothing interrupted."""
 
-    simulator: float  # the calls into SUMO: its steps, loading, what is read from it and commanded
-    all: float  # the episode
+    simulator: float  # SUMO's step and reading all vehicles; not the few calls beside them
+    all: float  # everything between two actions of the policy
 
 
 def single(task: str, steps: int, hidden: tuple[int, ...]) -> Share:
-    """An episode with an untrained policy, as a worker plays it, and its calls into SUMO alone.
+    """An episode with an untrained policy, as a worker plays it.
 
-    Time is taken around whole episodes: to ask for it around every call takes longer than the calls.
+    Time is that of the clock, since asking for the time of a core can take as long as SUMO's step; steps of more than
+    one and a half times the median, in which something else had the core, are left out.
     """
-    from spacerl.policies.sampler import Sampler
-
     envs, rng = environments(task), np.random.default_rng(0)
     try:
-        spec, simulation = envs.spec, envs.singles[0].env.scenario.simulation
-        sizes = (*spec.obs_shape, *hidden, spec.action.size)
-        pairs = itertools.pairwise(sizes)
-        layers = [(rng.normal(size=pair).astype(np.float32) / pair[0] ** 0.5, np.zeros(pair[1])) for pair in pairs]
-        act = Sampler(tuple((w, b.astype(np.float32)) for w, b in layers), np.ones(sizes[-1], np.float32))
-        noise = rng.normal(size=(1, steps, sizes[-1])).astype(np.float32)
-        calls: list[tuple[Any, tuple[Any, ...]]] = []
-        simulation.api, plain = Recorded(simulation.api, calls), simulation.api
-        envs.play(act, [1], noise)
-        simulation.api = plain
-        began = time.process_time()
-        for function, arguments in calls:
-            function(*arguments)
-        between = time.process_time()
-        envs.play(act, [1], noise)
-        return Share(1e6 * (between - began) / steps, 1e6 * (time.process_time() - between) / steps)
+        scenario, sizes = envs.singles[0].env.scenario, (*envs.spec.obs_shape, *hidden, envs.spec.action.size)
+        act, noise = untrained(sizes, rng), rng.normal(size=(1, steps, sizes[-1])).astype(np.float32)
+        spent, rows = [0.0], []
+
+        def timed(function: Any) -> Any:
+            def call() -> Any:
+                began = time.perf_counter()
+                result = function()
+                spent[0] += time.perf_counter() - began
+                return result
+
+            return call
+
+        def watched(obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+            rows.append((time.perf_counter(), spent[0]))
+            return act(obs, noise)
+
+        scenario.simulation.step, scenario.vehicles = timed(scenario.simulation.step), timed(scenario.vehicles)
+        envs.play(watched, [1], noise)
+        every, inside = 1e6 * np.diff(np.array(rows), axis=0).T
+        kept = every < 1.5 * np.median(every)
+        return Share(float(inside[kept].mean()), float(every[kept].mean()))
     finally:
         envs.close()
+
+
+def untrained(sizes: tuple[int, ...], rng: np.random.Generator) -> Any:
+    """A policy as workers get it."""
+    from spacerl.policies.sampler import Sampler
+
+    weights = [rng.normal(size=pair).astype(np.float32) / pair[0] ** 0.5 for pair in itertools.pairwise(sizes)]
+    layers = tuple((weight, np.zeros(weight.shape[1], np.float32)) for weight in weights)
+    return Sampler(layers, np.ones(sizes[-1], np.float32))
 
 
 def core_seconds(pids: list[int]) -> float:
@@ -380,7 +375,8 @@ def training(task: str, batch: int, lanes: int) -> Update:
 
 
 def speed(options: argparse.Namespace) -> None:
-    """Shares are of the time of cores, which a busy machine changes little; the clock says how busy it was."""
+    """What bare SUMO takes, what it takes within an episode, and its share of an episode and of an update: the part of
+    an episode times the part of the cores' time that an update spends on episodes."""
     names = ("task", "bare SUMO", "SUMO in an environment", "environment", "share", "an update", "share of it in SUMO")
     print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
     for task in options.tasks:
@@ -391,7 +387,7 @@ def speed(options: argparse.Namespace) -> None:
         share = statistics.median(each.simulator / each.all for each in shares)
         inside = statistics.median(each.simulator for each in shares)
         update = training(task, batch, options.lanes)
-        used = update.steps * inside * 1e-6 / max(update.workers + update.own, 1e-9)
+        used = share * update.workers / max(update.workers + update.own, 1e-9)
         cells = [task, f"{alone:.0f} µs", f"{inside:.0f} µs", f"{inside / share:.0f} µs", f"{100 * share:.0f} %"]
         said = f"{update.steps:,} steps: cores {update.workers:.1f} s in workers and {update.own:.1f} s in the run"
         cells += [f"{said}; clock {update.collecting:.1f} + {update.rest:.1f} s", f"{100 * used:.0f} %"]
@@ -416,7 +412,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--figures", type=Path, default=Path("docs/images"))
     parser.add_argument("--data", type=Path, default=Path("docs/results/data/traffic.npz"))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--lanes", type=int, default=13)
+    parser.add_argument("--lanes", type=int, default=2, help="speed: simulations")
     parser.add_argument("--small", action="store_true", help="speed: the batches of --batch-sizes, not the paper's")
     options = parser.parse_args(arguments)
     options.rows = [row for row in ROWS if not options.only or row.label in options.only]

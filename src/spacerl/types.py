@@ -194,6 +194,7 @@ class BatchEnv(abc.ABC):
     """N environments side by side outside of JAX, one per lane: worker processes, a simulator with its own threads."""
 
     lanes: int
+    plays_episodes = False  # whether it has `play`, so that a policy is sent to where its simulators are
 
     @property
     @abc.abstractmethod
@@ -207,8 +208,6 @@ class BatchEnv(abc.ABC):
         ends an episode begins a new one at once where `seed` (N,) int64 is not negative, and leaves the lane idle
         where it is. The same commands with the same seeds give the same numbers.
         """
-
-    plays_episodes = False  # whether it has `play`, so that a policy is sent to where its simulators are
 
     def play(self, act: Callable[[Any, Any], Any], seeds: Sequence[int], noises: Sequence[Any]) -> list[Episode | None]:
         """A whole episode of `act`(observations, noise) for each seed and its noise (T, ...); None for one lost."""
@@ -230,7 +229,8 @@ class BatchEnv(abc.ABC):
         """An image of the first lane; None where the environment draws none."""
         return None
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        return
 
 
 Env = JaxEnv | BatchEnv

@@ -7,6 +7,7 @@ policies of other libraries, which expect observations as the environment gives 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -141,11 +142,18 @@ class Observations:
         if single and isinstance(only.space, spaces.Box):
             self.shape = only.image or only.space.shape or (1,)
             self.dtype = np.uint8 if only.space.dtype == np.uint8 and only.image else np.float32
+        # Numbers that need no translation at all, which most environments observe.
+        self._plain = single and isinstance(only.space, spaces.Box) and not only.image and only.space.shape != ()
         self.images: tuple[ImageSpec, ...] = tuple(
             ImageSpec(leaf.offset, leaf.image, leaf.scale) for leaf in self.leaves if leaf.image is not None
         )
 
     def encode(self, value: Any) -> np.ndarray:
+        if self._plain:
+            array = np.asarray(value)
+            if array.shape != self.shape:
+                raise ValueError(f"an observation has the shape {array.shape}, its space says {self.shape}")
+            return array.astype(self.dtype, copy=False)
         parts = [leaf.encode(at(value, leaf.path)) for leaf in self.leaves]
         flat = parts[0] if len(parts) == 1 else np.concatenate([part.astype(np.float32) for part in parts])
         return flat.reshape(self.shape).astype(self.dtype, copy=False)
@@ -199,6 +207,9 @@ def _box_actions(space: spaces.Space, parts: list[tuple[Path, Any]]) -> Actions:
     if not np.all(low < high):
         raise InputError("the action space has a lower bound that is not below its upper bound: give it room to act")
     width = high - low
+    space_of_policy = ActionSpace("box", low.size, tuple(low.tolist()), tuple(high.tolist()), scaled=True)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return Actions(space_of_policy, functools.partial(_scaled, low, high, 0.5 * width, space.shape, space.dtype))
     offsets = np.cumsum([0, *(math.prod(part.shape) for _, part in parts)])
 
     def decode(row: np.ndarray) -> Any:
@@ -210,7 +221,19 @@ def _box_actions(space: spaces.Space, parts: list[tuple[Path, Any]]) -> Actions:
             values[path] = (np.rint(value) if np.issubdtype(part.dtype, np.integer) else value).astype(part.dtype)
         return nested(space, values)
 
-    return Actions(ActionSpace("box", low.size, tuple(low.tolist()), tuple(high.tolist()), scaled=True), decode)
+    return Actions(space_of_policy, decode)
+
+
+def _scaled(low: Any, high: Any, half_width: Any, shape: tuple[int, ...], dtype: Any, row: np.ndarray) -> np.ndarray:
+    """What `decode` gives for a single box of real numbers, which most environments have, in a third of its time."""
+    scaled = np.maximum(np.asarray(row, np.float64), -1.0)
+    np.minimum(scaled, 1.0, out=scaled)
+    scaled += 1.0
+    scaled *= half_width
+    scaled += low
+    np.maximum(scaled, low, out=scaled)
+    np.minimum(scaled, high, out=scaled)
+    return scaled.reshape(shape).astype(dtype)
 
 
 def _physical_actions(space: spaces.Space) -> Actions:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -78,9 +78,32 @@ SEEN_FROM, SEEN = _segments(OBSERVED)
 CONTROLLED_FROM, ACTIONS = _segments(CONTROLLED)
 
 
-def _index(numbers: dict[str, int], begins: dict[str, int], edge: str, lane: int, position: float) -> int:
-    segment = min(int(position / LENGTHS[edge] * numbers[edge]), numbers[edge] - 1)
-    return begins[edge] + segment * LANES[edge] + lane
+class _Lane(NamedTuple):
+    """Where the segments of one lane are in an array."""
+
+    first: int
+    segments: int
+    apart: int
+    length: float  # m
+
+    def index(self, position: float) -> int:
+        return self.first + min(int(position / self.length * self.segments), self.segments - 1) * self.apart
+
+
+def _lanes(numbers: dict[str, int], begins: dict[str, int]) -> dict[str, _Lane]:
+    """Of every lane by SUMO's name for it."""
+    return {
+        f"{edge}_{lane}": _Lane(begins[edge] + lane, count, LANES[edge], LENGTHS[edge])
+        for edge, count in numbers.items()
+        for lane in range(LANES[edge])
+    }
+
+
+SEEN_LANES, CONTROLLED_LANES = _lanes(OBSERVED, SEEN_FROM), _lanes(CONTROLLED, CONTROLLED_FROM)
+
+
+def _is_autonomous(name: str) -> bool:
+    return name[0] == "a"  # of "autonomous"; the others are "human"
 
 
 class Bottleneck(Scenario):
@@ -100,7 +123,6 @@ class Bottleneck(Scenario):
         self._limit: dict[str, float] = {}  # autonomous vehicles -> speed limit they were told
         self._left: collections.deque[int] = collections.deque(maxlen=OBSERVED_WINDOW)  # vehicles that left, by step
         self._seen = Vehicles((), [], [], [])
-        self._lanes: list[int] = []
 
     # the road and who drives on it
 
@@ -161,7 +183,7 @@ class Bottleneck(Scenario):
         return self._observation()
 
     def advance(self, action: np.ndarray) -> Step:
-        self._command(np.clip(action, self.action_low, self.action_high))
+        self._command([min(max(each, self.action_low), self.action_high) for each in action.tolist()])
         self._simulate()
         crashed = self.crashed()
         reward = 0.0 if crashed else self._reward()
@@ -175,27 +197,24 @@ class Bottleneck(Scenario):
             api.vehicle.setLaneChangeMode(name, LANE_CHANGE_MODE)
         self._left.append(api.simulation.getArrivedNumber())
         seen = self._seen = self.vehicles()
-        lane = api.vehicle.getLaneIndex
-        self._lanes = [lane(name) for name in seen.names]
         before, slow = self._slow_steps, self.settings.slow
         self._slow_steps = {
             name: before.get(name, 0) + 1
             for name, speed in zip(seen.names, seen.speed, strict=True)
-            if speed < slow and not name.startswith("autonomous")
+            if speed < slow and not _is_autonomous(name)
         }
 
-    def _command(self, action: np.ndarray) -> None:
+    def _command(self, action: list[float]) -> None:
         """Shift the speed limit of every autonomous vehicle in a controlled segment; elsewhere it is the road's."""
         limits = {}
-        seen = self._seen
-        for name, edge, lane, position in zip(seen.names, seen.edge, self._lanes, seen.position, strict=True):
-            if not name.startswith("autonomous"):
+        for name, road, position in zip(self._seen.names, self._seen.lane, self._seen.position, strict=True):
+            if not _is_autonomous(name):
                 continue
-            limit = SPEED_LIMIT
-            if edge in CONTROLLED:
-                change = float(action[_index(CONTROLLED, CONTROLLED_FROM, edge, lane, position)])
-                limit = min(max(self._limit.get(name, SPEED_LIMIT) + change, LEAST_SPEED), SPEED_LIMIT)
-            if limit != self._limit.get(name):
+            limit, lane, told = SPEED_LIMIT, CONTROLLED_LANES.get(road), self._limit.get(name)
+            if lane is not None:
+                change = action[lane.index(position)]
+                limit = min(max((SPEED_LIMIT if told is None else told) + change, LEAST_SPEED), SPEED_LIMIT)
+            if limit != told:
                 self.api.vehicle.setMaxSpeed(name, limit)
             limits[name] = limit
         self._limit = limits
@@ -215,18 +234,16 @@ class Bottleneck(Scenario):
 
     def _observation(self) -> np.ndarray:
         """Numbers of human drivers and of autonomous vehicles in every lane-segment, their mean speeds, the outflow."""
-        count, total = [[0] * SEEN, [0] * SEEN], [[0.0] * SEEN, [0.0] * SEEN]
-        seen = self._seen
-        for name, edge, position, speed, lane in zip(*seen, self._lanes, strict=True):
-            if edge in SEEN_FROM:
-                kind = name.startswith("autonomous")
-                index = _index(OBSERVED, SEEN_FROM, edge, lane, position)
-                count[kind][index] += 1
-                total[kind][index] += speed
-        counts, totals = np.array(count, float), np.array(total)
-        means = totals / np.maximum(counts, 1.0)
+        count, total = [0] * (2 * SEEN), [0.0] * (2 * SEEN)
+        for name, road, position, speed in zip(*self._seen, strict=True):
+            lane = SEEN_LANES.get(road)
+            if lane is not None:
+                index = lane.index(position) + (SEEN if _is_autonomous(name) else 0)
+                count[index] += 1
+                total[index] += speed
+        means = [speeds / (number or 1) / 50.0 for speeds, number in zip(total, count, strict=True)]
         outflow = self._outflow(OBSERVED_WINDOW) / 2000.0
-        return np.concatenate([counts.ravel() / 20.0, means.ravel() / 50.0, [outflow]]).astype(np.float32)
+        return np.array([*[number / 20.0 for number in count], *means, outflow], np.float32)
 
     # drawings
 
@@ -239,20 +256,23 @@ class Bottleneck(Scenario):
             position=position,
             angle=angle,
             speed=np.array(seen.speed),
-            autonomous=np.array([name.startswith("autonomous") for name in seen.names], bool),
+            autonomous=np.array([_is_autonomous(name) for name in seen.names], bool),
             lights=(),
             red_time=np.zeros(0),
             along=self._along(),
             queues=self._queues(),
         )
 
+    def _edges(self) -> list[str]:
+        return [lane.rpartition("_")[0] for lane in self._seen.lane]
+
     def _along(self) -> np.ndarray:
         """m along the road; inside a junction unknown."""
         starts: dict[str, float] = dict(zip(EDGES, NODES[:-1], strict=True))
-        pairs = zip(self._seen.edge, self._seen.position, strict=True)
+        pairs = zip(self._edges(), self._seen.position, strict=True)
         return np.array([starts.get(edge, math.nan) + at for edge, at in pairs], float)
 
     def _queues(self) -> np.ndarray:
         """(5,) slow vehicles on every edge."""
-        pairs = list(zip(self._seen.edge, self._seen.speed, strict=True))
+        pairs = list(zip(self._edges(), self._seen.speed, strict=True))
         return np.array([sum(edge == name and speed < self.slow for edge, speed in pairs) for name in EDGES], float)

@@ -86,19 +86,23 @@ class Grid(Scenario):
         count = len(self.crossings)
         self.action_size = count
         self.obs_size = 3 * 4 * OBSERVED * count + 2 * len(self.layout.edges) + 3 * count
-        self._row = {name: i for i, name in enumerate(self.layout.edges)}
         # Where the vehicles of an edge appear among those nearest to a stop line.
         self._approach = {name: i for i, name in enumerate(sum((c.approaches for c in self.crossings), ()))}
-        self._number = {name: self.layout.number(name) / (self.layout.numbered - 1) for name in self._approach}
-        self._per_vehicle = np.array([5.0 / self.layout.length(name) for name in self.layout.edges])
+        self._number = [self.layout.number(name) / (self.layout.numbered - 1) for name in self._approach]
+        lengths = zip(self.layout.edges, self.layout.lengths, strict=True)
+        self._edge = {
+            f"{name}_0": (i, self._approach.get(name, -1), length) for i, (name, length) in enumerate(lengths)
+        }
+        self._per_vehicle = [5.0 / length for length in self.layout.lengths]
         self._reset_lights()
 
     def _reset_lights(self) -> None:
+        # Lists and not arrays: for so few numbers they are several times quicker.
         count = len(self.crossings)
-        self.timer = np.zeros(count)
-        self.direction = np.zeros(count, int)  # 0: north and south have green, or are about to
-        self.yellow = np.zeros(count, bool)
-        self.red = np.zeros((count, 2))  # s that north-south and east-west have been red
+        self.timer = [0.0] * count
+        self.direction = [0] * count  # 0: north and south have green, or are about to
+        self.yellow = [False] * count
+        self.red = [[0.0, 0.0] for _ in range(count)]  # s that north-south and east-west have been red
 
     # the road and who drives on it
 
@@ -144,7 +148,7 @@ class Grid(Scenario):
         return self._observation(self.vehicles())
 
     def advance(self, action: np.ndarray) -> Step:
-        self._switch(np.asarray(action) > 0.0)
+        self._switch([asked > 0.0 for asked in action.tolist()])
         self._simulate()
         seen = self.vehicles()
         crashed = self.crashed()
@@ -156,7 +160,7 @@ class Grid(Scenario):
         for name in self.api.simulation.getDepartedIDList():
             self.api.vehicle.setSpeedMode(name, SPEED_MODE)
 
-    def _switch(self, asked: np.ndarray) -> None:
+    def _switch(self, asked: list[bool]) -> None:
         """Lights in yellow count on; the others toggle where they are asked to."""
         for i, crossing in enumerate(self.crossings):
             state = None
@@ -171,19 +175,25 @@ class Grid(Scenario):
                 state = YELLOW[self.direction[i]]
             if state is not None:
                 self.api.trafficlight.setRedYellowGreenState(crossing.name, state)
-        # Of a light in yellow the direction is the one to come, which is red still.
-        waiting = np.where(self.yellow, self.direction, 1 - self.direction)
-        for i, which in enumerate(waiting):
-            self.red[i, which] += self.step_length
-            self.red[i, 1 - which] = 0.0
+            # Of a light in yellow the direction is the one to come, which is red still.
+            waiting = self.direction[i] if self.yellow[i] else 1 - self.direction[i]
+            red = self.red[i]
+            red[waiting] += self.step_length
+            red[1 - waiting] = 0.0
+
+    def _red_times(self) -> list[float]:
+        """s that each light has been red, of the directions that count."""
+        north_south = self.settings.red_counts == "north-south"
+        return [red[0] if north_south else max(red) for red in self.red]
 
     @property
     def red_time(self) -> np.ndarray:
         """(lights,) s that each has been red, of the directions that count."""
-        return self.red[:, 0] if self.settings.red_counts == "north-south" else self.red.max(axis=1)
+        return np.array(self._red_times())
 
     def _cost(self) -> float:
-        return float(np.sum(self.red_time > self.settings.red_limit))
+        limit = self.settings.red_limit
+        return float(sum(seconds > limit for seconds in self._red_times()))
 
     def _reward(self, speeds: list[float]) -> float:
         """How near all vehicles are to the speed wanted: 1 where all have it, 0 where all stand or none is there."""
@@ -197,34 +207,30 @@ class Grid(Scenario):
     def _observation(self, seen: Vehicles) -> np.ndarray:
         """Speeds, distances and edge numbers of the vehicles nearest to each stop line; density and mean speed of every
         edge; timer, direction and yellow of every light."""
-        edges = len(self.layout.edges)
+        edges, slots = len(self._edge), OBSERVED * len(self._approach)
         count, total = [0] * edges, [0.0] * edges
         nearest: dict[int, list[tuple[float, float]]] = {}
-        for edge, position, speed in zip(seen.edge, seen.position, seen.speed, strict=True):
-            row = self._row.get(edge)
-            if row is None:  # inside a crossing
+        for name, position, speed in zip(seen.lane, seen.position, seen.speed, strict=True):
+            edge = self._edge.get(name)
+            if edge is None:  # inside a crossing
                 continue
+            row, approach, length = edge
             count[row] += 1
             total[row] += speed
-            approach = self._approach.get(edge)
-            if approach is not None:
-                nearest.setdefault(approach, []).append((self.layout.lengths[row] - position, speed))
-        obs = np.zeros(self.obs_size, np.float32)
-        slots = OBSERVED * len(self._approach)
-        names = tuple(self._approach)
+            if approach >= 0:
+                nearest.setdefault(approach, []).append((length - position, speed))
+        obs = [0.0] * (3 * slots)
         for approach, vehicles in nearest.items():
             vehicles.sort()
-            for k, (distance, speed) in enumerate(vehicles[:OBSERVED]):
-                slot = OBSERVED * approach + k
+            slot = OBSERVED * approach
+            for distance, speed in vehicles[:OBSERVED]:
                 obs[slot] = speed / SPEED_LIMIT
                 obs[slots + slot] = distance / INNER
-                obs[2 * slots + slot] = self._number[names[approach]]
-        counts = np.array(count)
-        start = 3 * slots
-        obs[start : start + edges] = counts * self._per_vehicle
-        obs[start + edges : start + 2 * edges] = np.array(total) / (SPEED_LIMIT * np.maximum(counts, 1))
-        obs[start + 2 * edges :] = np.concatenate([self.timer, self.direction, self.yellow])
-        return obs
+                obs[2 * slots + slot] = self._number[approach]
+                slot += 1
+        obs += [number * each for number, each in zip(count, self._per_vehicle, strict=True)]
+        obs += [speeds / (SPEED_LIMIT * (number or 1)) for speeds, number in zip(total, count, strict=True)]
+        return np.array([*obs, *self.timer, *self.direction, *self.yellow], np.float32)
 
     # drawings
 
@@ -240,7 +246,7 @@ class Grid(Scenario):
             speed=speed,
             autonomous=np.zeros(len(speed), bool),
             lights=self._stop_lines(),
-            red_time=self.red_time.copy(),
+            red_time=self.red_time,
             along=self._along(seen),
             queues=self._queues(seen),
         )
@@ -259,18 +265,19 @@ class Grid(Scenario):
         """m along the southernmost road to the east."""
         starts, begin = {}, 0.0
         for name in self.layout.routes()["bot0_0"]:
-            starts[name] = begin
+            starts[f"{name}_0"] = begin
             begin += self.layout.length(name)
         return np.array(
-            [starts.get(edge, math.nan) + at for edge, at in zip(seen.edge, seen.position, strict=True)], float
+            [starts.get(lane, math.nan) + at for lane, at in zip(seen.lane, seen.position, strict=True)], float
         )
 
     def _queues(self, seen: Vehicles) -> np.ndarray:
         """(approaches,) vehicles slower than 5 m/s on every edge that leads to a light."""
         queues = np.zeros(len(self._approach))
-        for edge, speed in zip(seen.edge, seen.speed, strict=True):
-            if edge in self._approach and speed < self.slow:
-                queues[self._approach[edge]] += 1
+        for lane, speed in zip(seen.lane, seen.speed, strict=True):
+            approach = self._edge.get(lane, (0, -1, 0.0))[1]
+            if approach >= 0 and speed < self.slow:
+                queues[approach] += 1
         return queues
 
 

@@ -56,7 +56,7 @@ class Vehicles(NamedTuple):
     """All vehicles on the road, as plain lists: at fifty vehicles they are quicker than arrays."""
 
     names: tuple[str, ...]
-    edge: list[str]
+    lane: list[str]
     position: list[float]  # m on the lane
     speed: list[float]  # m/s
 
@@ -157,7 +157,7 @@ class Scenario(abc.ABC):
     def vehicles(self) -> Vehicles:
         vehicle = self.api.vehicle
         names = vehicle.getIDList()
-        road, place, speed = vehicle.getRoadID, vehicle.getLanePosition, vehicle.getSpeed
+        road, place, speed = vehicle.getLaneID, vehicle.getLanePosition, vehicle.getSpeed
         return Vehicles(names, [road(v) for v in names], [place(v) for v in names], [speed(v) for v in names])
 
     def crashed(self) -> bool:
