@@ -23,10 +23,11 @@ from spacerl.envs.traffic.bottleneck import Bottleneck, BottleneckSettings
 from spacerl.envs.traffic.grid import Grid, GridSettings
 from spacerl.envs.traffic.host import bottleneck, grid
 from spacerl.policies.loading import load_policy
+from spacerl.policies.sampler import Sampler
 from spacerl.reporting import read_run
 from spacerl.reporting.arenas import trajectory_figure
 from spacerl.rollout.evaluate import Play, episode_returns
-from spacerl.rollout.host import episodes, ticks
+from spacerl.rollout.host import episodes, ticks, whole_episodes
 from spacerl.types import InputError
 
 pytest.importorskip("libsumo", reason="the traffic tasks need SUMO: pip install 'spacerl[traffic]'")
@@ -341,6 +342,60 @@ def test_the_same_seed_gives_the_same_bits_whatever_the_number_of_workers(make, 
     for one, other in zip(*(recording[:-1] for recording in recordings), strict=True):
         np.testing.assert_array_equal(one, other)
     assert len(recordings[0].episodes) == 5
+
+
+def a_policy(size, observed):
+    """Arrays that act as a policy of two layers does."""
+    rng = np.random.default_rng(1)
+    shapes = ((observed, 8), (8, size))
+    layers = tuple((rng.normal(size=(m, n)) / m**0.5, np.zeros(n)) for m, n in shapes)
+    float32 = tuple((weight.astype(np.float32), bias.astype(np.float32)) for weight, bias in layers)
+    return Sampler(float32, np.full(size, 0.5, np.float32))
+
+
+@pytest.mark.parametrize(("make", "size", "observed"), [(grid, 4, 156), (bottleneck, 20, 141)])
+def test_episodes_that_workers_play_alone_are_those_of_ticks(make, size, observed, monkeypatch):
+    """From the same seeds and the same noise, with both numbers of workers, and one of them killed on the way."""
+    act, length, noises = a_policy(size, observed), 12, np.random.default_rng(2).normal(size=(5, 12, size))
+    noises = noises.astype(np.float32)
+    recordings = []
+    for workers in (None, 1):
+        env, reports = make(5, workers), []
+        env.report_faults_to(reports.append)
+        try:
+            if workers is None:
+                monkeypatch.setattr(env._env.workers[0], "connection", Severed(env._env.workers[0]))
+                by_ticks = episodes(
+                    env, lambda obs, tick: act(obs, noises[:, max(tick - 1, 0) % length]), 7, length, 60
+                )
+                assert env.counts() == {"worker_restarts": 0, "lost_episodes": 0}
+                env._env.workers[0].connection.armed = True
+            recordings.append(whole_episodes(env, act, noises.__getitem__, 7, length, 60, keep_next=True))
+            assert env.counts() == {"worker_restarts": len(reports), "lost_episodes": 0}
+            assert len(reports) == (workers is None)
+        finally:
+            env.close()
+    for one, other in zip(*recordings, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for name in ("obs", "action", "reward", "cost", "terminated", "truncated"):
+        one = getattr(by_ticks, name)[1:13]  # the first tick resets
+        np.testing.assert_allclose(getattr(recordings[0], name), one, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(recordings[0].obs[1:], recordings[0].next_obs[:-1])
+
+
+class Severed:
+    """A connection whose worker is killed with the first episode that it is given once it is armed."""
+
+    def __init__(self, worker):
+        self.worker, self.inner, self.armed = worker, worker.connection, False
+
+    def send(self, message, timeout=None):
+        self.inner.send(message, timeout)
+        if self.armed and isinstance(message, tuple):
+            self.worker.process.kill()
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
 
 
 def test_a_crashed_sumo_disturbs_its_episode_at_most_and_not_the_run():
