@@ -14,7 +14,8 @@ from typing import Any
 
 from spacerl.types import BatchEnv, InputError, JaxEnv, unknown_name
 
-KINDS = ("cost", "reward", "near")  # of shipped baselines
+KINDS = ("cost", "reward", "near")  # of baselines that `baseline make` trains
+DEMONSTRATED = "demos"  # the kind that `baseline from-demos` learns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Task:
         if self.baselines is None:
             return {}
         folder = Path(str(resources.files(self.baselines) / "baselines"))
-        paths = {kind: folder / f"{self.name}-{kind}.safetensors" for kind in KINDS}
+        paths = {kind: folder / f"{self.name}-{kind}.safetensors" for kind in (*KINDS, DEMONSTRATED)}
         return {kind: path for kind, path in paths.items() if path.is_file()}
 
 
@@ -222,7 +223,13 @@ CAR_RACING = Task(
         "divergence_threshold": 5.0,
         "updates": 600,
         "hidden": (32, 16),
+        "environments": 10,
     },
+    batch_env="spacerl.envs.racing.host:car_racing",
+    gymnasium_id="spacerl/CarRacing-v0",
+    gymnasium_env="spacerl.envs.racing.gymnasium:CarRacingEnv",
+    baselines="spacerl.envs.racing",
+    hosted=True,
 )
 
 TASKS: dict[str, Task] = {
