@@ -22,6 +22,9 @@ HORIZON = 14  # rows from the top where what can be seen of the road is too far 
 BAR_COLUMNS, BAR_ROWS = slice(12, 15), slice(84, 96)  # of the frame: the white bar that shows the speed
 PIXELS_PER_SPEED = 0.048 * 2.4 * 255  # brightness that one unit of speed adds to the bar
 
+SEEN_AT_LEAST = 6  # rows of road ahead, below which the driver is lost and looks around
+LOST_SPEED = 10.0
+
 TURN = 8e-4  # rad that a tap of one frame turns the car by, for each unit of speed
 
 
@@ -36,7 +39,7 @@ class ScriptedDriver:
         """A new episode: another track, and not quite the same driver."""
         random = self._random
         self._delay = int(random.integers(7, 13))  # frames from seeing to acting: 140 to 240 ms at 50 a second
-        self._cruise = random.uniform(28.0, 38.0)  # speed on a straight
+        self._cruise = random.uniform(24.0, 32.0)  # speed on a straight
         self._seen: deque[np.ndarray] = deque(maxlen=self._delay)
         self._frame = 0
         self._until = {"ArrowLeft": 0, "ArrowRight": 0, "ArrowUp": 0, "ArrowDown": 0}
@@ -58,8 +61,12 @@ class ScriptedDriver:
         ahead = int(np.clip(10 + 0.3 * speed, 8, 26))
         aim = middle[min(ahead, len(middle) - 1)] - CAR[1]
         angle = np.arctan2(aim, min(ahead, len(middle)) + 6) + self._random.normal(0.0, 0.03)
+        wanted = self._cruise * float(np.clip(1.15 - 1.1 * _bend(middle), 0.45, 1.0))
+        if len(middle) < SEEN_AT_LEAST:
+            back = way_back(picture)
+            angle, wanted = (float(np.clip(back, -1.2, 1.2)), LOST_SPEED) if back is not None else (0.0, 0.0)
         self._steer(float(angle), speed)
-        self._pedal(speed, self._cruise * float(np.clip(1.15 - 1.1 * _bend(middle), 0.45, 1.0)))
+        self._pedal(speed, wanted)
 
     def _steer(self, angle: float, speed: float) -> None:
         """A tap, as long as experience says that the turn needs. What was tapped since the frame that is seen now will
@@ -108,6 +115,17 @@ def road_middle(picture: np.ndarray) -> np.ndarray:
         column = float(nearest.mean())
         found.append(column)
     return np.array(found or [float(CAR[1])])
+
+
+def way_back(picture: np.ndarray) -> float | None:
+    """Angle from straight ahead to the nearest piece of road in view, to the right above zero; None without any."""
+    rows, columns = np.nonzero(is_road(picture[: BAR_ROWS.start]))
+    ahead, aside = CAR[0] - rows, columns - CAR[1]
+    other = (np.abs(ahead) > 8) | (np.abs(aside) > 6)  # not the car itself
+    if not other.any():
+        return None
+    near = np.argsort(np.hypot(ahead[other], aside[other]))[:60]
+    return float(np.arctan2(aside[other][near].mean(), ahead[other][near].mean()))
 
 
 def _bend(middle: np.ndarray) -> float:
