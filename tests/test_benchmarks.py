@@ -24,7 +24,7 @@ def script(name: str) -> ModuleType:
 
 
 def test_every_script_has_a_test():
-    tested = {"speed", "safe_and_fast", "any_environment", "ant", "theorem", "traffic", "attack"}
+    tested = {"speed", "safe_and_fast", "any_environment", "ant", "theorem", "traffic", "racing", "attack"}
     assert {path.stem for path in BENCHMARKS.glob("*.py")} == tested
 
 
@@ -107,6 +107,28 @@ def test_traffic(tmp_path, capsys):
         assert curves["grid|space from rule"].shape == (1, 2, 4)
     benchmark.main(["speed", *small, "--repeats", "1", "--lanes", "2", "--small"])
     assert "| grid | " in capsys.readouterr().out
+
+
+def test_racing(tmp_path, capsys):
+    pytest.importorskip("Box2D")
+    benchmark = script("racing")
+    benchmark.main(["speed", "--steps", "20", "--lanes", "2", "--workers", "1"])
+    benchmark.main(["images", "--tracks", "1", "--steps", "5"])
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("| Gymnasium |", "2 lanes, 1 workers", "| first 50 |", "| 0 | 0."))
+    small = ["--out", str(tmp_path), "--seeds", "0", "--only", "pcpo", "--workers", "0", "--batch-size", "8"]
+    small += ["--rollout-length", "4"]
+    benchmark.main(["run", *small, "--updates", "1"])
+    benchmark.main(["run", *small, "--updates", "2"])  # goes on
+    benchmark.main(["run", *small, "--updates", "2"])  # has nothing to do
+    assert capsys.readouterr().out.count("car-racing.pcpo.none.0: ") == 2
+    benchmark.main(["table", *small, "--updates", "2"])
+    assert "| pcpo | 1 | " in capsys.readouterr().out
+    benchmark.main(["figure", *small, "--updates", "2", "--figures", str(tmp_path)])
+    assert (tmp_path / "car-racing.png").stat().st_size > 10_000
+    benchmark.main(["pack", *small, "--updates", "2", "--data", str(tmp_path / "curves.npz")])
+    with np.load(tmp_path / "curves.npz") as found:
+        assert found["pcpo"].shape == (1, 2, 6)
 
 
 def test_theorem(tmp_path, capsys, monkeypatch):

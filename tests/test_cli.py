@@ -290,7 +290,8 @@ def test_baseline_show_tells_what_is_known(capsys, run):
     assert "pcpo" in capsys.readouterr().out
 
 
-def test_baseline_show_of_a_task_without_any_is_bad_input(capsys):
+def test_baseline_show_of_a_task_without_any_is_bad_input(capsys, monkeypatch):
+    monkeypatch.setitem(TASKS, "car-racing", dataclasses.replace(TASKS["car-racing"], baselines=None))
     with pytest.raises(SystemExit) as stop:
         main(["baseline", "show", "car-racing"])
     assert stop.value.code == 2

@@ -73,6 +73,65 @@ def test_three_commands_from_a_lap_in_chromium_to_a_run_of_space(tmp_path):
     assert len((run / "metrics.csv").read_text().splitlines()) == 3
 
 
+@pytest.mark.slow
+def test_three_commands_from_a_lap_of_car_racing_in_chromium_to_a_run_of_space(tmp_path):
+    """The same from pixels: a second of a lap, seen and driven in the browser."""
+    pytest.importorskip("Box2D")
+    laps, baseline, run = tmp_path / "laps", tmp_path / "mine.safetensors", tmp_path / "run"
+    recording = Recording("car-racing", "--out", str(laps), "--episodes", "1", "--seed", "2")
+    with chromium(tmp_path / "browser") as tab:
+        tab.open(recording.address)
+        tab.wait_for_phase("ready")
+        assert "brake" in tab.text("keys")
+        tab.key("ArrowUp", True)
+        tab.wait("parseFloat(document.getElementById('seconds').textContent) > 1.5")
+        tab.tap("ArrowLeft")
+        tab.wait("parseFloat(document.getElementById('lap').textContent) > 0")
+        tab.tap("Enter")
+        tab.wait_for_phase("finished")
+        code, said = recording.end()
+    assert code == 0, said
+    (lap,) = Demonstrations(laps)
+    assert lap.observations.shape == (lap.steps + 1, 96, 96, 3)
+    assert (lap.driver, lap.seed) == ("person", 2)
+    np.testing.assert_allclose(lap.actions.max(axis=0)[1:], [1.0, -1.0])
+    quick = ("--updates", "3", "--batch", "8", "--episodes", "1", "--quiet")
+    size = ("--updates", "1", "--batch-size", "12", "--rollout-length", "6", "--environments", "2", "--quiet")
+    for command in (
+        ["baseline", "from-demos", str(laps), "--task", "car-racing", "--out", str(baseline), *quick],
+        ["train", "car-racing", "--baseline", str(baseline), "--out", str(run), *size],
+    ):
+        done = subprocess.run([*SPACERL, *command], capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
+        assert done.returncode == 0, done.stderr
+    assert len((run / "metrics.csv").read_text().splitlines()) == 2
+
+
+def test_a_script_at_the_keys_of_car_racing_is_recorded_as_one(tmp_path):
+    """The driver itself, frame by frame: it answers late, keeps to the road, and is named in every episode."""
+    pytest.importorskip("Box2D")
+    from spacerl.rollout.demos.driver import NAME, ScriptedDriver
+
+    recorder, driver = make_recorder(tmp_path / "laps", "car-racing", seed=101, driver=NAME), ScriptedDriver(0)
+    pressed, on_road = [], []
+    for _ in range(150):
+        held = driver.held(recorder.picture())
+        pressed.append(bool(held))
+        recorder.press(held or ["ArrowNone"])
+        recorder.step()
+        on_road.append(any(wheel.tiles for wheel in recorder.env.unwrapped.car.wheels))
+    assert not any(pressed[:57])  # the view comes closer for a second, and nobody is quicker than 140 ms
+    assert any(pressed[57:])
+    assert np.mean(on_road) > 0.95
+    assert 0.02 < recorder.status()["lap"] < 0.5
+    recorder.keep()
+    recorder.close()
+    (episode,) = Demonstrations(tmp_path / "laps")
+    assert episode.driver == "scripted keyboard driver (not a person)"
+    assert episode.rewards.sum() > 20
+    assert set(np.unique(episode.actions[:, 0])) <= {-1.0, 0.0, 1.0}
+    assert not (tmp_path / "laps" / "unfinished-episode").exists()
+
+
 @pytest.mark.parametrize("method", ["bc", "ddpg"])
 def test_a_baseline_from_demonstrations_is_stochastic_and_says_where_it_is_from(method, tmp_path, capsys):
     out = tmp_path / "baseline.safetensors"

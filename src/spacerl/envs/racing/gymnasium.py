@@ -83,15 +83,16 @@ class CarRacingEnv(original.CarRacing):
         self._started = self._begins = True
         self._braking = False
         obs, _ = super().reset(seed=seed, options=options)
-        return obs, {"cost": 0.0, "lap": 0.0}
+        return np.asarray(obs), {"cost": 0.0, "lap": 0.0}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        if action is None:  # Gymnasium's reset takes one without an action
-            return super().step(None)  # type: ignore[arg-type]
+    def step(self, action: Any) -> tuple[Any, float, bool, Any, dict[str, Any]]:
+        gymnasiums: Any = super()
+        if action is None:  # its reset takes a step without an action
+            return gymnasiums.step(None)
         if not self._started:
             raise gymnasium.error.ResetNeeded("call reset() before the first step()")
         chosen = self._chosen(action)
-        obs, reward, terminated, truncated, info = super().step(np.array(chosen))
+        obs, reward, terminated, truncated, info = gymnasiums.step(np.array(chosen))
         self.reward -= self.frame_penalty - 0.1
         self.prev_reward = self.reward
         left = bool(terminated) and not info["lap_finished"]

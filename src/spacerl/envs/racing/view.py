@@ -120,9 +120,9 @@ class View:
         flipped = pygame.transform.flip(self._car, False, True)
         rows, columns = CAR_ROWS.stop - CAR_ROWS.start, CAR_COLUMNS.stop - CAR_COLUMNS.start
         small = pygame.transform.smoothscale(flipped, (columns, rows))
-        pixels = np.frombuffer(small.get_view("0"), np.uint8).reshape(rows, columns, 4)
+        pixels = np.frombuffer(pygame.image.tobytes(small, "RGBA"), np.uint8).reshape(rows, columns, 4)
         window, left = image[CAR_ROWS, CAR_COLUMNS], (255 - LOST) - pixels[..., 3:].astype(np.uint16)
-        window[...] = (window * left + 127) // (255 - LOST) + pixels[..., 2::-1]
+        window[...] = (window * left + 127) // (255 - LOST) + pixels[..., :3]
 
     def _draw_wheel(self, place: tuple[float, float], angle: float, phase: float, zoom: float) -> None:
         wide, long = dynamics.WHEEL_W * dynamics.SIZE * zoom, dynamics.WHEEL_R * dynamics.SIZE * zoom
@@ -142,8 +142,7 @@ class View:
         env.surf = self._bar
         env._render_indicators(*WINDOW)
         small = pygame.transform.smoothscale(self._bar.subsurface(BAR_WINDOW), (PIXELS, BAR))
-        pixels = np.frombuffer(small.get_view("0"), np.uint8).reshape(BAR, PIXELS, 4)
-        image[PIXELS - BAR :] = pixels[..., 2::-1]
+        image[PIXELS - BAR :] = np.frombuffer(pygame.image.tobytes(small, "RGB"), np.uint8).reshape(BAR, PIXELS, 3)
         digits = score(f"{env.reward:04.0f}")
         image[PIXELS - BAR :, : digits.shape[1]] = digits
 
