@@ -70,6 +70,10 @@ class HostedEnv(BatchEnv):
     def as_given(self, obs: Any) -> Any:
         return self._env.as_given(obs)
 
+    def processes(self) -> list[int]:
+        """Ids of the worker processes."""
+        return [worker.process.pid for worker in self._env.workers] if isinstance(self._env, WorkerPool) else []
+
     def close(self) -> None:
         self._env.close()
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from spacerl.envs.host.environment import HostedEnv
-from spacerl.envs.host.pool import WorkerPool
 from spacerl.envs.host.single import Recipe
 from spacerl.envs.tasks import task_named
 from spacerl.envs.traffic.gymnasium import BottleneckEnv, GridEnv, TrafficEnv
@@ -46,11 +45,6 @@ class TrafficHost(HostedEnv):
     @property
     def spec(self) -> EnvSpec:
         return self._task_spec or super().spec
-
-    def processes(self) -> list[int]:
-        """Ids of the processes that simulate."""
-        assert isinstance(self._env, WorkerPool)
-        return [worker.process.pid for worker in self._env.workers]
 
 
 def grid(lanes: int, workers: int | None = None, **options: Any) -> TrafficHost:
