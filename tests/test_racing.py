@@ -221,6 +221,18 @@ def test_a_run_trains_from_pixels(tmp_path, quick_compilation):
     assert film.stat().st_size > 1000
 
 
+def test_the_shipped_baseline_says_who_demonstrated():
+    path = TASKS["car-racing"].shipped()["demos"]
+    assert path.stat().st_size < 300_000
+    policy = spacerl.load_policy("demos", task="car-racing")
+    assert policy.info["demonstrated_by"] == "scripted keyboard driver (not a person)"
+    assert policy.info["demonstrated_steps"] == 60_000
+    assert policy.info["J_C"] > TASKS["car-racing"].settings["cost_limit"]  # nobody told it what costs
+    dist = policy(CarRacingEnv().reset(seed=0)[0][None])
+    assert np.isfinite(dist.mode()).all()
+    assert (np.exp(dist.log_std) >= 0.0999).all()
+
+
 def test_without_box2d_it_says_what_to_install(monkeypatch):
     import importlib
     import sys
