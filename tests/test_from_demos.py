@@ -74,7 +74,7 @@ def test_three_commands_from_a_lap_in_chromium_to_a_run_of_space(tmp_path):
 
 
 @pytest.mark.slow
-def test_three_commands_from_a_lap_of_car_racing_in_chromium_to_a_run_of_space(tmp_path):
+def test_three_commands_from_a_lap_of_car_racing_in_chromium_to_a_run_of_space(tmp_path, quick_environment):
     """The same from pixels: a second of a lap, seen and driven in the browser."""
     pytest.importorskip("Box2D")
     laps, baseline, run = tmp_path / "laps", tmp_path / "mine.safetensors", tmp_path / "run"
@@ -101,7 +101,7 @@ def test_three_commands_from_a_lap_of_car_racing_in_chromium_to_a_run_of_space(t
         ["baseline", "from-demos", str(laps), "--task", "car-racing", "--out", str(baseline), *quick],
         ["train", "car-racing", "--baseline", str(baseline), "--out", str(run), *size],
     ):
-        done = subprocess.run([*SPACERL, *command], capture_output=True, text=True, env=ENVIRONMENT, timeout=600)
+        done = subprocess.run([*SPACERL, *command], capture_output=True, text=True, env=quick_environment, timeout=600)
         assert done.returncode == 0, done.stderr
     assert len((run / "metrics.csv").read_text().splitlines()) == 2
 
