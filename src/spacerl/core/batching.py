@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
 def for_each(function: Callable[[Any], Any], items: Any) -> Any:
@@ -17,3 +18,17 @@ def for_each(function: Callable[[Any], Any], items: Any) -> Any:
     if jax.default_backend() == "cpu":
         return jax.lax.map(function, items)
     return jax.vmap(function)(items)
+
+
+def sum_over_chunks(function: Callable[[Any], Any], samples: Any, size: int) -> Any:
+    """Sum of `function` over chunks of `size` along the leading axis of `samples`: what it holds of one chunk is gone
+    before the next. A last chunk that is smaller is computed by itself."""
+    count = jax.tree.leaves(samples)[0].shape[0]
+    whole = count - count % size
+    chunks = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, size, *leaf.shape[1:]), samples)
+    kind = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], chunks))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), kind)
+    total, _ = jax.lax.scan(lambda sums, chunk: (jax.tree.map(jnp.add, sums, function(chunk)), None), zeros, chunks)
+    if whole == count:
+        return total
+    return jax.tree.map(jnp.add, total, function(jax.tree.map(lambda leaf: leaf[whole:], samples)))

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from spacerl.core.batching import for_each, sum_over_chunks
 from spacerl.types import Array
 
 
@@ -20,15 +21,46 @@ def fisher_product(outputs: Callable[[Array], Any], theta: Array, weight: Array,
 
     `outputs` maps theta to something with a `fisher` method and leaves (B, A); `weight` (B,) averages over samples.
     """
+    row = fisher_row(outputs, theta, weight)
+    return jax.vmap(lambda v: row(v) + damping * v)
+
+
+def fisher_row(outputs: Callable[[Array], Any], theta: Array, weight: Array) -> Callable[[Array], Array]:
+    """(P,) -> (P,): v -> F v."""
     at_theta, jacobian = jax.linearize(outputs, theta)
     transpose = jax.linear_transpose(jacobian, theta)
 
     def product(v: Array) -> Array:
         tangent = at_theta.fisher(jacobian(v))
-        weighted = jax.tree.map(lambda leaf: leaf * weight[:, None], tangent)
-        return transpose(weighted)[0] + damping * v
+        return transpose(jax.tree.map(lambda leaf: leaf * weight[:, None], tangent))[0]
 
-    return jax.vmap(product)
+    return product
+
+
+def chunked_fisher_product(
+    outputs: Callable[[Array, Any], Any], theta: Array, samples: Any, weight: Array, damping: float, size: int
+) -> Callable:
+    """The same of `outputs` of theta and samples (B, ...), linearised anew for every `size` of them in each product:
+    the activations of all, which a single linearisation keeps, may be more than memory holds."""
+
+    def of_chunk(v: Array, chunk: tuple[Any, Array]) -> Array:
+        some, its_weight = chunk
+        return for_each(fisher_row(lambda t: outputs(t, some), theta, its_weight), v)
+
+    return lambda v: sum_over_chunks(lambda chunk: of_chunk(v, chunk), (samples, weight), size) + damping * v
+
+
+def chunked_pull_back(
+    outputs: Callable[[Array, Any], Any], theta: Array, samples: Any, cotangents: Any, size: int
+) -> Array:
+    """(R, P): cotangents of the outputs, leaves (B, R, A), pulled back to theta for `size` samples at a time."""
+
+    def of_chunk(chunk: tuple[Any, Any]) -> Array:
+        some, of_samples = chunk
+        _, pull_back = jax.vjp(lambda t: outputs(t, some), theta)
+        return for_each(lambda row: pull_back(row)[0], jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), of_samples))
+
+    return sum_over_chunks(of_chunk, (samples, cotangents), size)
 
 
 def conjugate_gradient(

@@ -15,7 +15,9 @@ from spacerl.types import Array, ImageSpec
 
 KERNEL = 4  # side of a convolution's window in pixels, less where an image is smaller
 LARGE_IMAGE = 64  # where the shorter side has so many pixels windows are 4 apart, otherwise 2
-ROWS_AT_ONCE = 512  # images whose activations are held at the same time: 96 x 96 pixels take about 0.4 MB each
+# Images whose activations are held at the same time; 96 x 96 pixels take about 0.4 MB each. A processor's cache holds
+# those of a hundred: with 500 a pass takes twice as long. An accelerator wants large products.
+ROWS_AT_ONCE, ROWS_ON_ACCELERATOR = 128, 2048
 
 
 class Mlp(eqx.Module):
@@ -55,14 +57,33 @@ def convolutions(shape: tuple[int, int, int], filters: tuple[int, ...]) -> tuple
 
 
 def convolve(x: Array, kernel: Array, stride: int) -> Array:
-    """(..., H, W, C) and (k, k, C, F) -> (..., H', W', F), as one matrix product over all windows.
+    """(..., H, W, C) and (k, k, C, F) -> (..., H', W', F), as one matrix product over blocks of stride x stride pixels.
 
-    On a CPU that is faster than XLA's convolution, and stays one product under vmap over kernels.
+    Where windows overlap, a block belongs to several: the product has a column for each place in a window that a block
+    can have, and the windows are sums of shifted columns. No pixel is copied more than once, unlike in a matrix of
+    windows, and on a CPU it takes a third of the time of that, a quarter of XLA's own convolution.
     """
-    k = kernel.shape[0]
-    rows, columns = (stride * ((side - k) // stride) + 1 for side in x.shape[-3:-1])
-    windows = [x[..., i : i + rows : stride, j : j + columns : stride, :] for i in range(k) for j in range(k)]
-    return jnp.concatenate(windows, axis=-1) @ kernel.reshape(-1, kernel.shape[-1])
+    k, s, filters = kernel.shape[0], stride, kernel.shape[-1]
+    blocks = -(-k // s)  # a window is so many blocks wide
+    height, width = ((side - k) // s + 1 for side in x.shape[-3:-1])
+    rows, columns = height + blocks - 1, width + blocks - 1
+    x = _resized(x, (rows * s, columns * s))
+    lead, n = x.shape[:-3], x.ndim - 3
+    x = x.reshape(*lead, rows, s, columns, s, x.shape[-1])
+    x = x.transpose(*range(n), n, n + 2, n + 1, n + 3, n + 4).reshape(*lead, rows, columns, -1)
+    padded = jnp.pad(kernel, [(0, blocks * s - k)] * 2 + [(0, 0)] * 2)
+    by_place = padded.reshape(blocks, s, blocks, s, -1, filters).transpose(1, 3, 4, 0, 2, 5)
+    y = (x @ by_place.reshape(x.shape[-1], -1)).reshape(*lead, rows, columns, blocks, blocks, filters)
+    places = [(i, j) for i in range(blocks) for j in range(blocks)]
+    return sum((y[..., i : i + height, j : j + width, i, j, :] for i, j in places[1:]), y[..., :height, :width, 0, 0, :])
+
+
+def _resized(x: Array, sides: tuple[int, int]) -> Array:
+    """(..., H, W, C) with other sides: what no window reaches is cut off, and zeros are added where windows end."""
+    more = [(0, max(0, wanted - side)) for wanted, side in zip(sides, x.shape[-3:-1], strict=True)]
+    if any(after for _, after in more):
+        x = jnp.pad(x, [(0, 0)] * (x.ndim - 3) + more + [(0, 0)])
+    return x[..., : sides[0], : sides[1], :]
 
 
 class ImageEncoder(eqx.Module):
@@ -149,16 +170,25 @@ class Layout:
         ]
         return Network(encoders, Mlp((self.features, *hidden, outputs), keys[0]))
 
-    def by_rows(self, function: Callable[[Seen], Any], seen: Seen) -> Any:
-        """`function` of observations (B, ...), which treats every row alike.
+    def rows_at_once(self, rows: int) -> int | None:
+        """How many of so many observations are computed at a time; None where that is all.
 
-        Activations of images are too large to be held for a batch: they are computed for some rows at a time, and
-        again where a derivative needs them.
+        Activations of images are too large to be held for a batch. Chunks are of one size where `rows` has a divisor
+        that suits, so that one program computes them all.
         """
-        if not self.images or seen.numbers.shape[0] <= ROWS_AT_ONCE:
+        most = ROWS_AT_ONCE if jax.default_backend() == "cpu" else ROWS_ON_ACCELERATOR
+        if not self.images or rows <= most:
+            return None
+        return next((size for size in range(most, most // 2, -1) if rows % size == 0), most)
+
+    def by_rows(self, function: Callable[[Seen], Any], seen: Seen) -> Any:
+        """`function` of observations (B, ...), which treats every row alike; of images for some rows at a time, and
+        again where a derivative needs their activations."""
+        size = self.rows_at_once(seen.numbers.shape[0])
+        if size is None:
             return function(seen)
         remade = jax.checkpoint(lambda row: function(row))  # a module cannot be hashed, a lambda can
-        return jax.lax.map(remade, seen, batch_size=ROWS_AT_ONCE)
+        return jax.lax.map(remade, seen, batch_size=size)
 
 
 class Network(eqx.Module):
