@@ -174,7 +174,7 @@ def test_neural_critic_of_bytes_is_the_one_of_floats_in_parts_or_whole(monkeypat
     obs, index, targets, weight, rows = images()
     image = obs[:, 1:-1].reshape(SAMPLES, SIDE, SIDE, 1)
     states = []
-    for at_once, dtype in ((1000, jnp.float32), (512, jnp.uint8)):
+    for at_once, dtype in ((1000, jnp.float32), (128, jnp.uint8)):
         monkeypatch.setattr("spacerl.policies.networks.ROWS_AT_ONCE", at_once)
         critic = image_critic((SIDE, SIDE, 1), 0)
         states.append(fitted(critic, (image.astype(dtype), index, targets, weight, rows), 1))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spacerl.core.fisher import conjugate_gradient, fisher_product
+from spacerl.core.fisher import chunked_fisher_product, chunked_pull_back, conjugate_gradient, fisher_product
 from spacerl.policies.family import PolicyFamily
 from spacerl.types import ActionSpace
 
@@ -69,6 +69,24 @@ def test_samples_without_weight_do_not_count(double_precision):
 
     every, some = dense(outputs, theta, weight, 0.0), dense(outputs_of_kept, theta, weight[kept], 0.0)
     np.testing.assert_allclose(every, some, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("size", [1, 10, 13, 30])
+def test_products_of_chunks_are_those_of_all(size, double_precision):
+    """Also where the last chunk is smaller than the others."""
+    rng = np.random.default_rng(5)
+    family = PolicyFamily((3,), SPACES["gaussian"], (5,))
+    theta, obs = jnp.asarray(0.5 * rng.normal(size=family.parameters)), jnp.asarray(rng.normal(size=(30, 3)))
+    weight, v = jnp.asarray(rng.random(30)), jnp.asarray(rng.normal(size=(4, family.parameters)))
+    expected = fisher_product(lambda t: family.apply(t, obs), theta, weight, 0.1)(v)
+    found = jax.jit(lambda v: chunked_fisher_product(family.apply, theta, obs, weight, 0.1, size)(v))(v)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+    dist, pull_back = jax.vjp(lambda t: family.apply(t, obs), theta)
+    cotangents = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=(30, 2, *leaf.shape[1:]))), dist)
+    rows = [pull_back(jax.tree.map(lambda leaf, r=r: leaf[:, r], cotangents))[0] for r in range(2)]
+    found = jax.jit(lambda c: chunked_pull_back(family.apply, theta, obs, c, size))(cotangents)
+    np.testing.assert_allclose(found, jnp.stack(rows), rtol=1e-12, atol=1e-14)
 
 
 def spd_system(rows: int, size: int, condition: float):

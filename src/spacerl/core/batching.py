@@ -25,7 +25,7 @@ def sum_over_chunks(function: Callable[[Any], Any], samples: Any, size: int) -> 
     before the next. A last chunk that is smaller is computed by itself."""
     count = jax.tree.leaves(samples)[0].shape[0]
     whole = count - count % size
-    chunks = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, size, *leaf.shape[1:]), samples)
+    chunks = jax.tree.map(lambda leaf: leaf[:whole].reshape(count // size, size, *leaf.shape[1:]), samples)
     kind = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], chunks))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), kind)
     total, _ = jax.lax.scan(lambda sums, chunk: (jax.tree.map(jnp.add, sums, function(chunk)), None), zeros, chunks)

@@ -75,7 +75,9 @@ def convolve(x: Array, kernel: Array, stride: int) -> Array:
     by_place = padded.reshape(blocks, s, blocks, s, -1, filters).transpose(1, 3, 4, 0, 2, 5)
     y = (x @ by_place.reshape(x.shape[-1], -1)).reshape(*lead, rows, columns, blocks, blocks, filters)
     places = [(i, j) for i in range(blocks) for j in range(blocks)]
-    return sum((y[..., i : i + height, j : j + width, i, j, :] for i, j in places[1:]), y[..., :height, :width, 0, 0, :])
+    return sum(
+        (y[..., i : i + height, j : j + width, i, j, :] for i, j in places[1:]), y[..., :height, :width, 0, 0, :]
+    )
 
 
 def _resized(x: Array, sides: tuple[int, int]) -> Array:

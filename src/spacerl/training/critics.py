@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from spacerl.core.batching import for_each
-from spacerl.core.fisher import conjugate_gradient, fisher_product
+from spacerl.core.batching import for_each, sum_over_chunks
+from spacerl.core.fisher import chunked_fisher_product, conjugate_gradient, fisher_product
 from spacerl.core.steps import backtrack
 from spacerl.policies.networks import Layout, Seen
 from spacerl.types import Array, ImageSpec
@@ -109,9 +109,20 @@ def neural_critic(
             def loss(t: Array, x: Seen, y: Array, weight: Array) -> Array:
                 return 0.5 * jnp.sum(weight * (outputs(t, x)[:, 0] - y) ** 2)
 
+            def predicted(t: Array, x: Seen) -> _Prediction:
+                return _Prediction(outputs(t, x))
+
             some = (jax.tree.map(lambda leaf: leaf[rows], x), y_s[rows], row_weight)
-            gradient = jax.grad(loss)(theta, x, y_s, weight)
-            product = fisher_product(lambda t: _Prediction(outputs(t, some[0])), theta, row_weight, damping)
+            at_once = [layout.rows_at_once(each.shape[0]) for each in (weight, rows)]
+            if at_once[0] is None:
+                gradient = jax.grad(loss)(theta, x, y_s, weight)
+            else:
+                slope = jax.grad(loss)
+                gradient = sum_over_chunks(lambda chunk: slope(theta, *chunk), (x, y_s, weight), at_once[0])
+            if at_once[1] is None:
+                product = fisher_product(lambda t: predicted(t, some[0]), theta, row_weight, damping)
+            else:
+                product = chunked_fisher_product(predicted, theta, some[0], row_weight, damping, at_once[1])
             direction = conjugate_gradient(product, -gradient[None], iterations)[0]
             q = -jnp.dot(gradient, direction)
             step = direction * jnp.minimum(1.0, jnp.sqrt(2.0 * kl / jnp.maximum(q, 1e-30)))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from spacerl.algorithms.contract import Algorithm
 from spacerl.core.batching import for_each
-from spacerl.core.fisher import conjugate_gradient, fisher_product
+from spacerl.core.fisher import chunked_fisher_product, chunked_pull_back, conjugate_gradient, fisher_product
 from spacerl.core.returns import (
     advantages_and_returns,
     contrast_of_halves,
@@ -159,9 +159,12 @@ def make_batch(learner: Learner, state: TrainState, rollout: Rollout, baseline_d
 
 
 def without_padding(rollout: Rollout, baseline_dist: Any) -> tuple[Rollout, Any]:
-    """Padding overwritten with the first step of its column: a weight of zero does not remove what is not a number."""
+    """Padding overwritten with the first step of its column: a weight of zero does not remove what is not a number.
+    Images of bytes are numbers whatever they show, and are not copied for that."""
 
     def overwrite(leaf: Array) -> Array:
+        if leaf.dtype == jnp.uint8:
+            return leaf
         valid = rollout.valid.reshape(rollout.valid.shape + (1,) * (leaf.ndim - 2))
         return jnp.where(valid, leaf, leaf[:1])
 
@@ -217,9 +220,9 @@ class Gradients(NamedTuple):
 
 
 def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> Gradients:
-    """From one pass through the policy."""
+    """From one pass through the policy, or from one in parts where its activations would fill the memory."""
     noisy, K = learner.algorithm.needs.noise, len(learner.cost_names)
-    dist, pull_back = jax.vjp(lambda t: learner.family.apply(t, batch.inputs), theta)
+    family, size = learner.family, learner.family.layout.rows_at_once(batch.weight.shape[0])
 
     def all_surrogates(distribution: Any) -> Array:
         values = surrogates(learner, batch, distribution)
@@ -228,11 +231,17 @@ def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> Gradien
         contrasted = surrogates(learner, batch._replace(weight=batch.weight * batch.contrast), distribution)
         return jnp.concatenate([values, contrasted[1:-1]])
 
-    rows = for_each(lambda cotangent: pull_back(cotangent)[0], jax.jacrev(all_surrogates)(dist))
-    if learner.config.discount == 1.0:
-        gain = rows[0]
+    if size is None:
+        dist, pull_back = jax.vjp(lambda t: family.apply(t, batch.inputs), theta)
+        rows = for_each(lambda cotangent: pull_back(cotangent)[0], jax.jacrev(all_surrogates)(dist))
+        discounted = learner.config.discount < 1.0
+        gain = pull_back(jax.grad(discounted_surrogate, argnums=1)(batch, dist))[0] if discounted else rows[0]
     else:
-        gain = pull_back(jax.grad(discounted_surrogate, argnums=1)(batch, dist))[0]
+        dist = family.apply(theta, batch.inputs)
+        both = jax.jacrev(lambda d: jnp.append(all_surrogates(d), discounted_surrogate(batch, d)))(dist)
+        by_sample = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), both)
+        rows = chunked_pull_back(family.apply, theta, batch.inputs, by_sample, size)
+        rows, gain = rows[:-1], rows[-1]
     c = rows[1 : K + 1]
     noise = rows[K + 2 :] if noisy else jnp.zeros_like(c)
     return Gradients(g=rows[0], gain=gain, a=rows[K + 1], c=c, c_noise=noise)
@@ -245,7 +254,11 @@ def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array, 
     h_C = jnp.array(config.cost_limit)
     row_weight = batch.weight[rows] / jnp.maximum(jnp.sum(batch.weight[rows]), 1e-30)
     subsample = batch.inputs[rows]
-    product = fisher_product(lambda t: learner.family.apply(t, subsample), theta, row_weight, config.cg_damping)
+    size = learner.family.layout.rows_at_once(rows.shape[0])
+    if size is None:
+        product = fisher_product(lambda t: learner.family.apply(t, subsample), theta, row_weight, config.cg_damping)
+    else:
+        product = chunked_fisher_product(learner.family.apply, theta, subsample, row_weight, config.cg_damping, size)
     return StepInputs(
         g=gradients.g,
         gain=gradients.gain,
