@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -24,7 +25,7 @@ def script(name: str) -> ModuleType:
 
 
 def test_every_script_has_a_test():
-    tested = {"speed", "safe_and_fast", "any_environment", "ant", "theorem", "traffic", "racing", "attack"}
+    tested = {"speed", "safe_and_fast", "any_environment", "ant", "theorem", "traffic", "racing", "attack", "images"}
     assert {path.stem for path in BENCHMARKS.glob("*.py")} == tested
 
 
@@ -129,6 +130,18 @@ def test_racing(tmp_path, capsys):
     benchmark.main(["pack", *small, "--updates", "2", "--data", str(tmp_path / "curves.npz")])
     with np.load(tmp_path / "curves.npz") as found:
         assert found["pcpo"].shape == (1, 2, 6)
+
+
+def test_images(capsys, monkeypatch):
+    benchmark = script("images")
+    monkeypatch.setattr(benchmark, "SIDE", 20)
+    monkeypatch.setattr(benchmark.Square, "observation_space", gymnasium.spaces.Box(0, 255, (20, 20, 3), np.uint8))
+    small = ["--algorithm", "pcpo", "--batch-size", "12", "--length", "6", "--settings", "cg_iterations=2"]
+    benchmark.main([*small, "--updates", "1", "--workers", "0"])
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("update 1: collection", "F^-1 v", "critics' fit", "GiB"))
+    benchmark.main([*small, "--device"])
+    assert "cpu: an update" in capsys.readouterr().out
 
 
 def test_theorem(tmp_path, capsys, monkeypatch):

@@ -63,6 +63,9 @@ def neural_critic(
     Images in the observation are read as by a policy with the same `images` and `filters`. `sees_time` adds the step
     within the episode to what is observed: what is left of an episode with a time limit depends on it.
 
+    Where they see images, and take several steps, each step's gradient is that of another share of the batch: all of
+    them together see it once.
+
     Unlike the original, a step that would overshoot the least-squares solution stops there instead of going on to the
     edge of the trust region.
     """
@@ -103,26 +106,33 @@ def neural_critic(
         rows = rows[::2]  # half of the policy's share: a regression is less delicate than a KL
         row_weight = weight[rows] / jnp.maximum(jnp.sum(weight[rows]), 1e-30)
 
-        def one(critic: tuple[Array, Array]) -> Array:
+        size, some_size = layout.rows_at_once(weight.shape[0]), layout.rows_at_once(rows.shape[0])
+
+        def predicted(t: Array, x: Seen) -> _Prediction:
+            return _Prediction(outputs(t, x))
+
+        def loss(t: Array, x: Seen, y: Array, weight: Array) -> Array:
+            return 0.5 * jnp.sum(weight * (outputs(t, x)[:, 0] - y) ** 2)
+
+        def slope(theta: Array, y: Array, step: Any) -> Array:
+            if size is None:
+                return jax.grad(loss)(theta, x, y, weight)
+            part, total = (x, y, weight), 1.0
+            if repeats > 1:  # images are many numbers: each step learns from another share of the batch
+                share = share_of(weight.shape[0], repeats, step)
+                part = jax.tree.map(lambda leaf: leaf[share], part)
+                total = jnp.maximum(jnp.sum(part[2]), 1e-30)
+            some_size = layout.rows_at_once(part[2].shape[0]) or part[2].shape[0]
+            return sum_over_chunks(lambda chunk: jax.grad(loss)(theta, *chunk), part, some_size) / total
+
+        def one(critic: tuple[Array, Array], number: Any = 0) -> Array:
             theta, y_s = critic
-
-            def loss(t: Array, x: Seen, y: Array, weight: Array) -> Array:
-                return 0.5 * jnp.sum(weight * (outputs(t, x)[:, 0] - y) ** 2)
-
-            def predicted(t: Array, x: Seen) -> _Prediction:
-                return _Prediction(outputs(t, x))
-
             some = (jax.tree.map(lambda leaf: leaf[rows], x), y_s[rows], row_weight)
-            at_once = [layout.rows_at_once(each.shape[0]) for each in (weight, rows)]
-            if at_once[0] is None:
-                gradient = jax.grad(loss)(theta, x, y_s, weight)
-            else:
-                slope = jax.grad(loss)
-                gradient = sum_over_chunks(lambda chunk: slope(theta, *chunk), (x, y_s, weight), at_once[0])
-            if at_once[1] is None:
+            gradient = slope(theta, y_s, number)
+            if some_size is None:
                 product = fisher_product(lambda t: predicted(t, some[0]), theta, row_weight, damping)
             else:
-                product = chunked_fisher_product(predicted, theta, some[0], row_weight, damping, at_once[1])
+                product = chunked_fisher_product(predicted, theta, some[0], row_weight, damping, some_size)
             direction = conjugate_gradient(product, -gradient[None], iterations)[0]
             q = -jnp.dot(gradient, direction)
             step = direction * jnp.minimum(1.0, jnp.sqrt(2.0 * kl / jnp.maximum(q, 1e-30)))
@@ -132,11 +142,17 @@ def neural_critic(
 
         def steps(critic: tuple[Array, Array]) -> Array:
             theta, y_s = critic
-            return jax.lax.fori_loop(0, repeats, lambda _, t: one((t, y_s)), theta) if repeats > 1 else one(critic)
+            return jax.lax.fori_loop(0, repeats, lambda i, t: one((t, y_s), i), theta) if repeats > 1 else one(critic)
 
         return state._replace(theta=for_each(steps, (state.theta, y)))
 
     return Critic(init, predict, fit)
+
+
+def share_of(samples: int, shares: int, number: Any) -> Array:
+    """Rows of one of several shares of a batch. Every `shares`-th row alone could be the same few columns of it."""
+    group = jnp.arange(samples // shares)
+    return group * shares + (group + number) % shares
 
 
 def _moments(rows: Array, weight: Array) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from spacerl.rollout.device import environments_per_batch
 from spacerl.runs.config import RunConfig
@@ -30,9 +31,19 @@ def require_room(config: RunConfig, spec: EnvSpec, parameters: int) -> None:
     # A policy has itself, the gradients of every signal and the vectors of conjugate gradient; a critic fewer.
     vectors = parameters * (8 + costs) + parameters * (2 + costs) * 4
     steps = environments_per_batch(config.batch_size, config.rollout_length) * config.rollout_length
-    # Observations and next ones, the layers of a pass forward and back, and a row of numbers about each step.
-    step = 2 * math.prod(spec.obs_shape) + 2 * sum(config.hidden) + 3 * spec.action.size + 8
-    _require(NUMBER * (vectors + steps * step), device_memory(), "--hidden, --batch-size or --rollout-length")
+    # The layers of a pass forward and back, a row of numbers about each step, and what was observed.
+    step = NUMBER * (2 * sum(config.hidden) + 3 * spec.action.size + 8) + observation_bytes(config, spec)
+    needed = NUMBER * vectors + steps * step
+    _require(needed, device_memory(), "--hidden, --batch-size or --rollout-length")
+
+
+def observation_bytes(config: RunConfig, spec: EnvSpec) -> int:
+    """Of one step of a batch. Images of bytes stay what they are: once as they were collected, once as they are learned
+    from, and again only where something is to follow a truncation; their activations are held for a few at a time."""
+    size = math.prod(spec.obs_shape)
+    if spec.images and np.dtype(spec.obs_dtype) == np.uint8:
+        return size * (2 + 2 * config.bootstrap_truncation)
+    return 2 * NUMBER * size
 
 
 def _require(needed: int, there: float, options: str) -> None:

@@ -29,6 +29,21 @@ class Steps(NamedTuple):
     drivers: tuple[str, ...]  # who demonstrated
 
 
+class _Growing:
+    """Rows of one array, which is made larger where it lies: the images of a dataset are not held twice."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype):
+        self._rows = np.zeros((0, *shape), dtype)
+
+    def add(self, rows: np.ndarray) -> None:
+        before = len(self._rows)
+        self._rows.resize((before + len(rows), *self._rows.shape[1:]), refcheck=False)  # nobody else has it yet
+        self._rows[before:] = rows
+
+    def rows(self) -> np.ndarray:
+        return self._rows
+
+
 def steps_of(demos: Demonstrations, spec: EnvSpec, task: str) -> Steps:
     """All steps of a dataset whose spaces are those of the task."""
     observation, action, _ = spaces_of(spaces_of_spec(spec))
@@ -36,19 +51,21 @@ def steps_of(demos: Demonstrations, spec: EnvSpec, task: str) -> Steps:
     _require_same(demos, task, "actions", demos.action_space, action)
     encode = Observations(observation)
     count = demos.total_episodes
-    parts, drivers = [], set()
+    seen, parts, drivers = _Growing(spec.obs_shape, encode.dtype), [], set()
     for episode in demos:
         drivers.add(episode.driver)
-        parts.append(_of_episode(episode, encode, spec, action))
-    lengths = np.array([len(reward) for _, _, reward, _ in parts])
+        observed, *others = _of_episode(episode, encode, spec, action)
+        seen.add(observed)
+        parts.append(others)
+    lengths = np.array([len(reward) for _, reward, _ in parts])
     starts = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])
     judged = np.arange(count) % HELD_OUT == HELD_OUT - 1
     return Steps(
-        observations=np.concatenate([part[0] for part in parts]),
+        observations=seen.rows(),
         before=np.concatenate([start + np.arange(length) for start, length in zip(starts, lengths, strict=True)]),
-        action=np.concatenate([part[1] for part in parts]),
-        reward=np.concatenate([part[2] for part in parts]),
-        terminated=np.concatenate([part[3] for part in parts]),
+        action=np.concatenate([part[0] for part in parts]),
+        reward=np.concatenate([part[1] for part in parts]),
+        terminated=np.concatenate([part[2] for part in parts]),
         held_out=np.repeat(judged, lengths),
         drivers=tuple(sorted(drivers)),
     )
