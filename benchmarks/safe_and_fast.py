@@ -226,13 +226,14 @@ def run(options) -> None:
 Results = dict[tuple[str, str, float], np.ndarray]  # setting, pi_B, delta -> (seeds, updates, logged)
 
 
-def results_of(folder: Path, task: str) -> Results:
+def results_of(folder: Path, task: str, updates: int) -> Results:
+    """Their first updates: those of a run that was stopped are compared with as many of the others."""
     found: Results = {}
     for path in sorted(set(folder.glob(f"{task}.*.npz")) - set(folder.glob("*.part.npz"))):
         with np.load(path) as arrays:
             for key in arrays.files:
                 _, setting, baseline, delta = key.split("|")
-                found[setting, baseline, float(delta)] = arrays[key]
+                found[setting, baseline, float(delta)] = arrays[key][:, :updates]
     return found
 
 
@@ -269,7 +270,7 @@ def table(options) -> None:
     """Markdown: mean over seeds of J_R during training; at the end, over its last tenth, with a 95 % interval."""
     shown = [k for k in SHOWN if k < options.updates]
     for task in options.tasks:
-        results, h_C = results_of(options.out, task), ALL_TASKS[task].settings["cost_limit"]
+        results, h_C = results_of(options.out, task, options.updates), ALL_TASKS[task].settings["cost_limit"]
         head = ["setting", "pi_B", "delta", *(f"J_R@{k}" for k in shown), "J_R end", "J_C end", "violations", "KL"]
         print(f"\n### {task} (h_C = {h_C:g})\n\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))
         for setting, baseline in dict.fromkeys((s, b) for s, b, _ in results):
@@ -307,7 +308,7 @@ def figure(options) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     for task in options.tasks:
-        results, h_C = results_of(options.out, task), ALL_TASKS[task].settings["cost_limit"]
+        results, h_C = results_of(options.out, task, options.updates), ALL_TASKS[task].settings["cost_limit"]
         page = Figure(figsize=(13.5, 4.6), layout="constrained")
         axes = page.subplots(1, 3, sharey=True)
         for (setting, baseline), colour in LINES.items():
@@ -348,7 +349,7 @@ def pack(options) -> None:
     """All curves in one file, every third update, single precision: J_R, J_C, violation and KL."""
     arrays = {}
     for task in options.tasks:
-        for (setting, baseline, delta), values in results_of(options.out, task).items():
+        for (setting, baseline, delta), values in results_of(options.out, task, options.updates).items():
             thinned = np.concatenate([values[:, :-1:3], values[:, -1:]], axis=1)[..., :4]
             arrays[f"{task}|{setting}|{baseline}|{delta:g}"] = thinned.astype(np.float32)
     np.savez_compressed(options.data, **arrays)

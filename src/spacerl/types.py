@@ -223,7 +223,6 @@ class BatchEnv(abc.ABC):
 
     def report_faults_to(self, report: Callable[[str], None]) -> None:
         """Send what is known about a lost worker to `report` instead of the screen."""
-        return
 
     def render(self) -> Any:
         """An image of the first lane; None where the environment draws none."""
