@@ -204,9 +204,8 @@ class BatchEnv(abc.ABC):
     def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
         """Advance every lane by its command (N,): IDLE, STEP with its row of `action`, or RESET with its `seed`.
 
-        `last` (N,) marks a step on which the time limit falls: it truncates unless the task terminates. A step that
-        ends an episode begins a new one at once where `seed` (N,) int64 is not negative, and leaves the lane idle
-        where it is. The same commands with the same seeds give the same numbers.
+        `last` (N,) marks steps on which the time limit falls: they truncate unless the task terminates. Where an
+        episode ends the next begins if `seed` (N,) int64 is not negative. Same commands and seeds, same numbers.
         """
 
     def play(self, act: Callable[[Any, Any], Any], seeds: Sequence[int], noises: Sequence[Any]) -> list[Episode | None]:
@@ -223,6 +222,7 @@ class BatchEnv(abc.ABC):
 
     def report_faults_to(self, report: Callable[[str], None]) -> None:
         """Send what is known about a lost worker to `report` instead of the screen."""
+        return
 
     def render(self) -> Any:
         """An image of the first lane; None where the environment draws none."""
