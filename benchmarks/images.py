@@ -100,31 +100,32 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def clocked(function: Callable, *arguments: Any) -> tuple[Any, float, float]:
+def clocked(function: Callable, *arguments: Any) -> tuple[Any, tuple[float, float]]:
     """What it gives, and seconds by the clock and of the processor."""
     before = time.perf_counter(), time.process_time()
     result = jax.block_until_ready(function(*arguments))
-    return result, time.perf_counter() - before[0], time.process_time() - before[1]
+    return result, (time.perf_counter() - before[0], time.process_time() - before[1])
 
 
-def tell(name: str, seconds: float, processor: float, note: str = "") -> None:
-    print(f"{name:34s} {seconds:8.2f} s {processor:8.2f} s of the processor  {note}", flush=True)
+def tell(name: str, seconds: tuple[float, float], note: str = "") -> None:
+    print(f"{name:34s} {seconds[0]:8.2f} s {seconds[1]:8.2f} s of the processor  {note}", flush=True)
 
 
 def whole_updates(parts: Parts, options: argparse.Namespace) -> tuple[TrainState, Rollout]:
     """Collected and updated as a run does it, with the memory that took; the last state and its rollout."""
     collect = make_collector(parts)
     learn = jax.jit(lambda state, rollout, dists: update_step(parts, state, rollout, ((),), dists))
-    state = initial_state(parts.learner, 0)
+    state, rollout = initial_state(parts.learner, 0), None
     for number in range(options.updates + 1):
-        (state, rollout, _), *collecting = clocked(collect, state)
+        (state, rollout, _), collecting = clocked(collect, state)
+        tell(f"update {number}: collection", collecting)
         dists = (parts.baselines[0](np.asarray(rollout.obs)),)
-        (state, metrics), *updating = clocked(learn, state, rollout, dists)
-        tell(f"update {number}: collection", *collecting)
+        (state, metrics), updating = clocked(learn, state, rollout, dists)
         explained = ", ".join(f"{k} {float(v):.2f}" for k, v in metrics.items() if k.startswith("explained"))
         note = "with compilation" if number == 0 else explained
-        tell(f"update {number}: the update", *updating, f"{note}; peak {peak():.2f} GiB")
+        tell(f"update {number}: the update", updating, f"{note}; peak {peak():.2f} GiB")
         assert metrics["finite"] == 1.0
+    assert rollout is not None
     return state, rollout
 
 
@@ -162,8 +163,8 @@ def parts_alone(parts: Parts, state: TrainState, rollout: Rollout, repeats: int)
     }
     for name, (program, arguments) in programs.items():
         jax.block_until_ready(program(*arguments))
-        times = [clocked(program, *arguments)[1:] for _ in range(repeats)]
-        tell(name, *min(times))
+        times = [clocked(program, *arguments)[1] for _ in range(repeats)]
+        tell(name, min(times))
 
 
 def device_agrees(parts: Parts, state: TrainState, options: argparse.Namespace) -> None:
@@ -177,7 +178,7 @@ def device_agrees(parts: Parts, state: TrainState, options: argparse.Namespace) 
     ended = np.zeros(lead, bool)
     ended[-1] = True
     seen = bright[..., 0, 0, 0] / 200.0
-    rollout = Rollout(
+    played: dict[str, Any] = dict(
         obs=frames,
         action=rng.normal(size=(*lead, 3)).astype(np.float32),
         log_prob=None,
@@ -189,6 +190,7 @@ def device_agrees(parts: Parts, state: TrainState, options: argparse.Namespace) 
         truncated=ended,
         valid=np.ones(lead, bool),
     )
+    rollout = Rollout(**played)
     dists = (parts.baselines[0](frames),)
     found = {}
     for kind in dict.fromkeys((jax.default_backend(), "cpu")):
@@ -198,10 +200,10 @@ def device_agrees(parts: Parts, state: TrainState, options: argparse.Namespace) 
         with jax.default_device(jax.devices(kind)[0]):
             where = jax.device_put((state, rollout, dists), jax.devices(kind)[0])
             learn = jax.jit(lambda s, r, d: update_step(parts, s, r, ((),), d))
-            _, *first = clocked(learn, *where)
-            (following, metrics), *second = clocked(learn, *where)
-            tell(f"{kind}: an update, compiled", *first)
-            tell(f"{kind}: an update", *second)
+            _, first = clocked(learn, *where)
+            (following, metrics), second = clocked(learn, *where)
+            tell(f"{kind}: an update, compiled", first)
+            tell(f"{kind}: an update", second)
             statistics = jax.devices(kind)[0].memory_stats() or {}
             print(f"{kind}: peak on the device {statistics.get('peak_bytes_in_use', 0) / 2**30:.2f} GiB")
             found[kind] = jax.device_get((following.theta - where[0].theta, metrics))

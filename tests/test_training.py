@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -21,9 +22,10 @@ from spacerl.runs.fields import names_of
 from spacerl.runs.folder import RunFolder
 from spacerl.training import loop
 from spacerl.training import train as training
+from spacerl.training.memory import observation_bytes
 from spacerl.training.settings import read_config, resolve
-from spacerl.types import ActionSpace, InputError
-from support.learners import Toy
+from spacerl.types import ActionSpace, EnvSpec, ImageSpec, InputError
+from support.learners import Toy, make_config
 from support.runs import rows_of
 from support.settings import CHOICES, NEED_BASELINE
 
@@ -339,3 +341,15 @@ def test_an_own_environment_takes_its_horizon_unless_told_otherwise(tmp_path, mo
             spacerl.train(out=tmp_path / out, **settings, **told)
         config = RunConfig.from_json((tmp_path / out / "config.json").read_text())
         assert (config.task, config.rollout_length) == ("own:two-costs", length)
+
+
+def test_images_of_bytes_are_counted_as_bytes():
+    """And those after each step only where something is to follow a truncation."""
+    box = ActionSpace("box", 3)
+    frames = {"obs_dtype": "uint8", "images": (ImageSpec(0, (96, 96, 3), 1 / 255),)}
+    racing, numbers = EnvSpec("racing", (96, 96, 3), box, 1000, **frames), EnvSpec("numbers", (5,), box, 1000)
+    config = make_config()
+    assert observation_bytes(config, numbers) == 2 * 5 * 4
+    assert observation_bytes(config, racing) == 2 * 96 * 96 * 3
+    follows = dataclasses.replace(config, bootstrap_truncation=True)
+    assert observation_bytes(follows, racing) == 4 * 96 * 96 * 3
