@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import shutil
 import signal
+import subprocess
 
 import gymnasium
 import jax
@@ -604,22 +606,36 @@ def has_netconvert():
 
 
 @pytest.mark.skipif(not has_netconvert(), reason="another process needs SUMO's programs: make test-traffic")
+def two_episodes(**how):
+    env = gymnasium.make("spacerl/Grid-v0", **how)
+    seen = []
+    for seed in (3, 4):
+        seen.append(env.reset(seed=seed)[0])
+        seen += [env.step(np.ones(4, np.float32))[0] for _ in range(6)]
+    env.close()
+    return np.array(seen)
+
+
 def test_a_window_shows_the_same_simulation(monkeypatch):
     """Through a socket, with the program that has no window in the place of sumo-gui: there is no screen here."""
     found = simulation.sumo_program
     monkeypatch.setenv("DISPLAY", ":99")
     monkeypatch.setattr(simulation, "sumo_program", lambda name, purpose: found("sumo", purpose))
 
-    def played(**how):
-        env = gymnasium.make("spacerl/Grid-v0", **how)
-        seen = []
-        for seed in (3, 4):
-            seen.append(env.reset(seed=seed)[0])
-            seen += [env.step(np.ones(4, np.float32))[0] for _ in range(6)]
-        env.close()
-        return np.array(seen)
+    np.testing.assert_array_equal(two_episodes(window=True), two_episodes())
 
-    np.testing.assert_array_equal(played(window=True), played())
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("Xvfb") is None, reason="needs a screen: Xvfb is one that nobody sees")
+@pytest.mark.skipif(not has_netconvert(), reason="needs SUMO's programs: make test-traffic")
+def test_sumos_own_window_plays_one_episode_after_the_other(monkeypatch):
+    with subprocess.Popen(["Xvfb", "-displayfd", "1", "-screen", "0", "800x600x24"], stdout=subprocess.PIPE) as screen:
+        assert screen.stdout is not None
+        try:
+            monkeypatch.setenv("DISPLAY", f":{int(screen.stdout.readline())}")
+            np.testing.assert_array_equal(two_episodes(window=True), two_episodes())
+        finally:
+            screen.terminate()
 
 
 @pytest.mark.skipif(not has_netconvert(), reason="building networks needs SUMO's programs: make test-traffic")

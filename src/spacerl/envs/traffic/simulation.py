@@ -49,14 +49,15 @@ class Simulation:
 
     def begin(self, seed: int) -> None:
         """A new episode."""
-        arguments = [*self._arguments, "--seed", str(seed)]
+        # A window does not wait for its button, in its first episode nor in a later one, and is gone after the last.
+        how = ["--start", "--quit-on-end"] if self._window else []
+        arguments = [*how, *self._arguments, "--seed", str(seed)]
         try:
             if self._started:
                 self.api.load(arguments)
             else:
                 program = sumo_program("sumo-gui", "a window was asked for") if self._window else "sumo"
-                extra = ["--start", "--quit-on-end"] if self._window else []
-                self.api.start([program, *extra, *arguments])
+                self.api.start([program, *arguments])
                 self._started = True
         except self.api.TraCIException as error:
             reason = " ".join(str(error).split())
