@@ -449,6 +449,14 @@ def test_the_rules_do_what_they_say(opened):
     obs[28:34] = 4 / 20.0
     slower = np.asarray(feedback(obs).mean)
     assert np.all(slower[:16] < 0) and np.all(slower[16:] == 1)  # noqa: PT018
+    metered = jax.jit(TASKS["bottleneck"].rule("metered-rule"))
+    obs = np.zeros(141, np.float32)
+    obs[35 + 8 + 1], obs[105 + 8 + 1] = 2 / 20.0, 16.0 / 50.0  # two of them on edge 2, in the middle of its second lane
+    for crowd, change in {0: 1.0, 8: -0.3, 20: -1.0}.items():  # at 16 m/s, and 23, 15 and 6.5 are wanted
+        obs[28] = crowd / 20.0
+        changes = np.asarray(metered(obs).mean)
+        np.testing.assert_allclose(changes[[1, 5]], change, atol=1e-5)
+        assert not np.delete(changes, [1, 5]).any()  # nobody else is there
     assert not np.any(TASKS["bottleneck"].rule("constant-rule")(obs).mean)
 
 

@@ -205,6 +205,7 @@ BOTTLENECK = Task(
     tracing="spacerl.envs.traffic.tracing",
     rules={
         "rule": "spacerl.envs.traffic.rules:feedback_speed",
+        "metered-rule": "spacerl.envs.traffic.rules:metered_speed",
         "constant-rule": "spacerl.envs.traffic.rules:constant_speed",
     },
     baselines="spacerl.envs.traffic",

@@ -11,10 +11,13 @@ import jax
 import numpy as np
 
 from spacerl.core.distributions import DISTRIBUTIONS
+from spacerl.policies.family import PolicyFamily
+from spacerl.policies.policy import NetworkPolicy
+from spacerl.policies.sampler import Sampler
 from spacerl.rollout.adapter import JaxBatchEnv
 from spacerl.rollout.device import likeliest_action, random_action, unroll
 from spacerl.rollout.host import sampling, ticks
-from spacerl.types import STEP, Array, BatchEnv, Env, JaxEnv, Policy, Rollout
+from spacerl.types import STEP, Array, BatchEnv, Env, Episode, JaxEnv, Policy, Rollout
 
 MODES = ("stochastic", "deterministic")
 
@@ -153,6 +156,10 @@ def _host_sums(
     env: BatchEnv, policy: Policy, discount: float, play: Play, told: Callable[[int], None] | None
 ) -> Played:
     """Episodes are summed while they are played: nothing else of them is kept."""
+    quick = policy.family.sampler(policy.theta) if isinstance(policy, NetworkPolicy) else None
+    if env.plays_episodes and quick is not None:
+        assert isinstance(policy, NetworkPolicy)
+        return _sums_of_whole(env, policy.family, quick, discount, play, told)
     act = sampling(policy, env.spec.action.size, env.lanes, play.seed, play.deterministic)
     sums, finished = np.zeros((env.lanes, 3 + len(env.spec.cost_names))), []
     for moment in ticks(env, act, play.seed, play.length, count=play.episodes):
@@ -171,6 +178,31 @@ def _host_sums(
     env.counts()  # faults on the way are not those of an update
     table = np.array(finished)
     return Played(table[:, 0], table[:, 3:], table[:, 1], table[:, 2])
+
+
+def _sums_of_whole(
+    env: BatchEnv, family: PolicyFamily, act: Sampler, discount: float, play: Play, told: Callable[[int], None] | None
+) -> Played:
+    """The same of episodes that the environment plays by itself, a few for each of its lanes at a time."""
+    rng, key, found, begun = np.random.default_rng(play.seed), jax.random.PRNGKey(play.seed), [], 0
+    while len(found) < play.episodes:
+        more = min(play.episodes - len(found), 4 * env.lanes)
+        noise = jax.vmap(lambda n: family.noise(jax.random.fold_in(key, n), (play.length,)))(begun + np.arange(more))
+        noises = np.zeros_like(noise) if play.deterministic else np.asarray(noise)
+        played = [each for each in env.play(act, rng.integers(0, 2**31, more), noises) if each is not None]
+        found += [_sums_of(each, discount) for each in played]
+        begun += more
+        if told is not None and played:
+            told(len(found))
+    env.counts()  # faults on the way are not those of an update
+    table = np.array(found)
+    return Played(table[:, 0], table[:, 3:], table[:, 1], table[:, 2])
+
+
+def _sums_of(episode: Episode, discount: float) -> np.ndarray:
+    reward = np.asarray(episode.reward, np.float64)
+    J_R = discount ** np.arange(len(reward)) @ reward
+    return np.array([J_R, reward.sum(), len(reward), *np.asarray(episode.cost, np.float64).sum(0)])
 
 
 def summarise(values: np.ndarray) -> dict[str, float]:
