@@ -371,3 +371,38 @@ def test_a_sweep_goes_on_from_an_update_that_all_of_its_runs_have_whole(tmp_path
     assert "goes on from update 2" in capsys.readouterr().err
     for mine, other in zip(folders, expected, strict=True):
         assert outcome(mine) == outcome(other)
+
+
+# ---------------------------------------------------------------- links and pipes
+
+
+@pytest.mark.parametrize("name", [LOCK, "metrics.csv", "evaluations.csv", "faults.log", "checkpoints", "events"])
+def test_nothing_is_written_through_a_link_of_a_strangers_folder(name, run, tmp_path):
+    """A lock is emptied, rows are appended, checkpoints are removed: none of it where a link leads."""
+    theirs, mine = run / name, tmp_path / "mine"
+    if theirs.is_dir():
+        mine = Path(shutil.move(theirs, mine))
+    else:
+        mine.write_text("precious")
+        theirs.unlink(missing_ok=True)
+    theirs.symlink_to(mine)
+    before = {path: path.read_bytes() for path in [mine, *mine.rglob("*")] if path.is_file()}
+    with pytest.raises(InputError, match=f"run/{name}' is a link to .*mine', and nothing is written through links"):
+        spacerl.resume(run, updates=9, progress=False)
+    assert {path: path.read_bytes() for path in [mine, *mine.rglob("*")] if path.is_file()} == before
+
+
+def test_runs_of_a_sweep_may_lie_elsewhere(tmp_path):
+    (folder,) = spacerl.sweep("point-circle", seeds=[0], updates=2, out=tmp_path / "sweep", **SMALL)
+    shutil.move(folder, tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert spacerl.sweep("point-circle", seeds=[0], updates=2, out=tmp_path / "sweep", **SMALL) == [folder]
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "evaluations.csv", "checkpoints/update-000008.safetensors"])
+def test_a_pipe_in_a_strangers_folder_holds_nobody_up(name, run):
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    for use in (lambda: read_run(run), lambda: spacerl.resume(run, progress=False), RunFolder(run).evaluations):
+        with contextlib.suppress(InputError):
+            use()

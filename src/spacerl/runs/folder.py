@@ -189,7 +189,7 @@ class RunFolder:
 
     def metrics_table(self) -> MetricsTable:
         """Every whole row so far, by column; empty before the first."""
-        return read_metrics(self.metrics_path) if self.metrics_path.exists() else MetricsTable({})
+        return read_metrics(self.metrics_path) if self.metrics_path.is_file() else MetricsTable({})
 
     def metrics(self) -> list[dict[str, float]]:
         """Every whole row so far, one dictionary per update."""
@@ -212,7 +212,7 @@ class RunFolder:
 
     def evaluations(self) -> list[dict[str, float | int]]:
         """Every evaluation so far, in the order of the updates they followed."""
-        rows = read_metrics(self.evaluations_path).rows() if self.evaluations_path.exists() else []
+        rows = read_metrics(self.evaluations_path).rows() if self.evaluations_path.is_file() else []
         for needed in ("update", "J_R", "excess"):
             if rows and needed not in rows[0]:
                 raise InputError(f"'{self.evaluations_path}' has no column '{needed}': remove it to evaluate anew")
@@ -220,7 +220,7 @@ class RunFolder:
 
     def keep_evaluations_until(self, updates: int) -> None:
         """Drop those that a resumed run will make again."""
-        if not self.evaluations_path.exists():
+        if not self.evaluations_path.is_file():
             return
         header, *lines = self.evaluations_path.read_bytes().decode(errors="replace").split("\n")
         kept = [line for line in lines[:-1] if (first := line.partition(",")[0]).isdecimal() and int(first) <= updates]
@@ -244,7 +244,8 @@ class RunFolder:
 
     def checkpoint_updates(self) -> list[int]:
         """Updates that have a checkpoint, oldest first."""
-        numbers = (path.stem.removeprefix("update-") for path in self.checkpoints.glob("update-*.safetensors"))
+        files = filter(Path.is_file, self.checkpoints.glob("update-*.safetensors"))
+        numbers = (path.stem.removeprefix("update-") for path in files)
         return sorted(int(number) for number in numbers if number.isdigit())
 
     def is_finished(self) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from spacerl.types import InputError
 
-LOCK = ".lock"
+LOCK, CONFIG = ".lock", "config.json"
 UNFINISHED = ".tmp"  # how names end of what was not finished when its process was killed
 UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # file systems without locks
 
@@ -30,6 +30,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        require_own_files(folder)
         handle = _locked(path)
     except OSError as error:
         raise cannot_write(folder, error) from error
@@ -46,9 +47,23 @@ def sole_writer(folder: Path) -> Iterator[None]:
                 each.rmdir()
 
 
+def require_own_files(folder: Path) -> None:
+    """Nothing is written through a link, which in a folder that somebody sent may lead to any file of the user's; and
+    nothing is read from a pipe. Runs in a folder of runs may lie elsewhere."""
+    is_run = (folder / CONFIG).exists()
+    for path in folder.iterdir():
+        if path.is_fifo():
+            raise InputError(f"'{path}' is a pipe and no file: remove it")
+        if path.is_symlink() and (is_run or not (path / CONFIG).is_file()):
+            raise InputError(
+                f"'{path}' is a link to '{os.readlink(path)}', and nothing is written through links: put what it leads "
+                "to in its place"
+            )
+
+
 def _locked(path: Path) -> int:
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(handle))
@@ -83,7 +98,7 @@ def _holder(handle: int) -> str:
 def is_locked(folder: Path) -> bool:
     """Whether somebody writes to a folder now."""
     try:
-        handle = os.open(folder / LOCK, os.O_RDWR)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

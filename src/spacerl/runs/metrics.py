@@ -69,7 +69,7 @@ class History:
 
 def read_history(path: Path) -> History:
     """The rows of a metrics.csv up to the first that is not the next update's."""
-    *lines, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    *lines, _ = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     if not lines:
         return History()
     texts = [line.decode("utf-8", errors="replace").removesuffix("\r") for line in lines]

@@ -198,7 +198,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
 
 def _evaluations(files: RunFolder, remarks: list[str]) -> Mapping[str, np.ndarray]:
     """Like trajectories they only add to a run: where they cannot be read the run is whole without them."""
-    if not files.evaluations_path.exists():
+    if not files.evaluations_path.is_file():
         return {}
     try:
         return read_metrics(files.evaluations_path).columns
