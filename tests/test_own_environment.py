@@ -580,6 +580,38 @@ def test_workers_of_a_run_that_was_killed_end_by_themselves(start, tmp_path):
     assert_ends_by(process, process.kill, -signal.SIGKILL)
 
 
+STUCK = """
+import ctypes
+from pathlib import Path
+from support.environments import Line
+
+class Stuck(Line):
+    def step(self, action):
+        if self.steps == 3 and Path("begun").exists():
+            Path(f"stuck-{id(self)}").touch()
+            ctypes.PyDLL(None).sleep(600)  # in a library that keeps Python's lock
+        return super().step(action)
+"""
+
+
+def test_workers_stuck_in_a_step_are_gone_as_soon_as_their_run_is_stopped(start, tmp_path):
+    """Four of them, none of which ever answers: they are not waited for one after the other."""
+    (tmp_path / "stuck.py").write_text(STUCK)
+    command = REAL.replace("support.environments:Geometric", "stuck.py:Stuck").replace("--workers 2", "--workers 4")
+    process = start(f"{command} --cost none --updates 100000 --out run")
+    wait_for(lambda: rows_written(tmp_path / "run") >= 1 or process.poll() is not None)
+    (tmp_path / "begun").touch()
+    wait_for(lambda: list(tmp_path.glob("stuck-*")) or process.poll() is not None)
+    workers = descendants(process.pid)
+    assert len(workers) == 4
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: not any(map(alive, workers)), 10.0)
+    assert time.monotonic() - began < 2.5, "half a second where nothing else takes the machine"
+    assert "is saved, continue with" in process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM
+
+
 @pytest.mark.slow
 def test_a_real_run_interrupted_and_killed_ends_like_one_never_stopped(start, tmp_path):
     interrupted(start(f"{LONG} --out stopped"), tmp_path / "stopped")

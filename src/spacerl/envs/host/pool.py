@@ -36,6 +36,7 @@ from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, Episode, InputEr
 FAULTS_IN_A_ROW = 3  # of one worker, without an episode completed in between, that a run survives
 SECONDS_TO_START = 120.0
 TRIES = 2  # of an episode whose worker fails; one that fails twice is lost
+PATIENCE, LITTLE = 2.0, 0.5  # seconds in which workers that wait for work end by themselves, and those at work
 
 
 class WorkersFailed(InputError):
@@ -70,10 +71,12 @@ class Worker:
         theirs.close()
         its_life.close()
         self.connection = Channel(ours)
+        self.owes_an_answer = True  # that it is ready
         self.send((os.getcwd(), sys.path))
         self.send((CloudpickleWrapper(recipe), lanes, of))  # type: ignore[arg-type]
 
     def send(self, message: Any, timeout: float = SECONDS_TO_START) -> None:
+        self.owes_an_answer |= message != END
         with contextlib.suppress(OSError):  # dead, or it does not listen: waiting for its answer says so
             self.connection.send(message, timeout)
 
@@ -82,6 +85,7 @@ class Worker:
         where it says nothing."""
         try:
             kind, content = self.connection.receive(timeout)
+            self.owes_an_answer = False
         except TimeoutError:
             raise Fault(f"it did not answer within {timeout:g} seconds\n{self._where_it_hangs()}") from None
         except (EOFError, OSError):
@@ -112,11 +116,11 @@ class Worker:
         self.log.seek(0)
         return self.log.read()[-characters:].strip()
 
-    def close(self, patience: float = 2.0) -> None:
-        self.send(END, patience)
+    def close(self, deadline: float) -> None:
+        """It was told to end, and is killed where it did not by then."""
         self.connection.close()
         try:
-            self.process.wait(patience)
+            self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -266,7 +270,7 @@ class WorkerPool(BatchEnv):
         self._restarts += 1
         old = self.workers[index]
         old.process.kill()
-        old.close()
+        old.close(time.monotonic())
         if self._in_a_row[index] > FAULTS_IN_A_ROW:
             raise WorkersFailed(
                 f"worker {index} of environment '{self.recipe.name}' failed {self._in_a_row[index]} times without "
@@ -287,10 +291,13 @@ class WorkerPool(BatchEnv):
         return counted
 
     def close(self) -> None:
+        # One that is at work when its run is stopped hears of it when it is done, which may be never.
+        patience = LITTLE if any(worker.owes_an_answer for worker in self.workers) else PATIENCE
+        deadline = time.monotonic() + patience
         for worker in self.workers:
-            worker.send(END, 2.0)  # all are told before the first is waited for
+            worker.send(END, patience)  # all are told before the first is waited for
         for worker in self.workers:
-            worker.close()
+            worker.close(deadline)
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
