@@ -7,6 +7,7 @@ from typing import Any
 from spacerl.envs.host.costs import named_sources
 from spacerl.envs.host.environment import HostedEnv
 from spacerl.envs.host.single import Recipe, is_vector, parse_arguments, recipe_of_instance, vector_message
+from spacerl.envs.memory import require_room_for_environments
 from spacerl.envs.tasks import Task, task_named
 from spacerl.runs.config import ENV_PREFIX, OWN_PREFIX, EnvSettings, is_own
 from spacerl.types import ARENAS, BatchEnv, DrawableEnv, Env, InputError, JaxEnv
@@ -35,6 +36,7 @@ def make_env(task: str, settings: EnvSettings, given: Any = None, cost: Any = No
             "evaluate and export take env=..., or name the environment as file.py:function when you train"
         )
     lanes = lanes or settings.environments
+    require_room_for_environments(lanes)
     if given is None and not is_own(task):
         return _task_env(task_named(task), settings, lanes)
     recipe = recipe_of_run(task, settings, given, cost)

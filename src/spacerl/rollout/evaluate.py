@@ -11,15 +11,17 @@ import jax
 import numpy as np
 
 from spacerl.core.distributions import DISTRIBUTIONS
+from spacerl.envs.memory import device_memory, require_memory
 from spacerl.policies.family import PolicyFamily
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.policies.sampler import Sampler
 from spacerl.rollout.adapter import JaxBatchEnv
 from spacerl.rollout.device import likeliest_action, random_action, unroll
 from spacerl.rollout.host import sampling, ticks
-from spacerl.types import STEP, Array, BatchEnv, Env, Episode, JaxEnv, Policy, Rollout
+from spacerl.types import STEP, Array, BatchEnv, Env, EnvSpec, Episode, JaxEnv, Policy, Rollout
 
 MODES = ("stochastic", "deterministic")
+NUMBER = 4  # bytes
 
 
 class Play(NamedTuple):
@@ -29,6 +31,12 @@ class Play(NamedTuple):
     length: int  # steps after which an episode is cut
     seed: int
     deterministic: bool = False
+
+
+def require_room_to_play(spec: EnvSpec, play: Play) -> None:
+    """Episodes of a program stand side by side: the noise of every step, its reward, its costs, whether it counts."""
+    needed = NUMBER * play.episodes * play.length * (spec.action.size + 2 + len(spec.cost_names))
+    require_memory(needed, device_memory(), "number of episodes, or --rollout-length")
 
 
 def no_look(state: Any) -> tuple[()]:
@@ -147,6 +155,7 @@ def play_episodes(
     """Sums of fresh episodes, whoever steps the environment. `told` hears on the host how many are done."""
     if isinstance(env, BatchEnv):
         return _host_sums(env, policy, discount, play, told)
+    require_room_to_play(env.spec, play)
     rewards, costs, valid, _ = (play_on_device if policy.compiles else play_by_ticks)(env, policy, play)
     J_R, J_C = episode_sums(rewards, costs, discount)
     return Played(J_R, J_C, np.asarray(rewards, np.float64).sum(0), np.asarray(valid).sum(0))

@@ -12,12 +12,13 @@ from spacerl.envs.make import make_env
 from spacerl.policies.family import PolicyFamily
 from spacerl.policies.loading import Loading, load_policy
 from spacerl.rollout.device import environments_per_batch
+from spacerl.rollout.evaluate import Play, require_room_to_play
 from spacerl.runs.config import RunConfig, limits_in_order
 from spacerl.training.critics import Critic, linear_critic, neural_critic
-from spacerl.training.memory import require_room, require_room_for_environments
+from spacerl.training.memory import require_room
 from spacerl.training.settings import Draft
 from spacerl.training.update import Learner
-from spacerl.types import BatchEnv, Env, EnvSpec, InputError, Policy
+from spacerl.types import BatchEnv, Env, EnvSpec, InputError, JaxEnv, Policy
 
 CRITIC_DAMPING = 1e-3  # at most: a regression needs less damping than a KL, it may fit what it sees
 
@@ -56,7 +57,6 @@ class Parts(NamedTuple):
 
 def assemble(draft: Draft, given: Given = Given()) -> Parts:  # noqa: B008  a record without state
     """All parts of a new run; raises InputError for anything that does not fit together."""
-    require_room_for_environments(draft.env_settings().environments)
     env = make_env(draft.task, draft.env_settings(), given.env, given.cost)
     try:
         return _assembled(draft.config(env.spec), draft.algorithm, env, given)
@@ -67,7 +67,6 @@ def assemble(draft: Draft, given: Given = Given()) -> Parts:  # noqa: B008  a re
 
 def reassemble(config: RunConfig, algorithm: Algorithm, given: Given = Given()) -> Parts:  # noqa: B008
     """All parts of a run that has a config already."""
-    require_room_for_environments(config.environments)
     env = make_env(config.task, config, given.env, given.cost)
     try:
         limits_in_order(config.cost_limit, env.spec.cost_names, config.task)
@@ -83,6 +82,8 @@ def _assembled(config: RunConfig, algorithm: Algorithm, env: Env, given: Given) 
         raise InputError(f"critic is 'linear' and '{config.task}' observes images: allowed is neural")
     family = policy_family(config, spec)
     require_room(config, spec, family.parameters)
+    if 0 < config.evaluate_every <= config.updates and isinstance(env, JaxEnv):
+        require_room_to_play(spec, Play(config.evaluation_episodes, config.rollout_length, config.seed))
     baselines = _baselines(config, env, given)
     if config.normalise_observations and not family.width:
         raise InputError(f"normalise-observations was given and '{config.task}' observes images alone: leave it out")

@@ -21,6 +21,7 @@ from spacerl.runs.lock import sole_writer
 from spacerl.training.assemble import Given, assemble
 from spacerl.training.checkpoint import go_on_from, newest_states
 from spacerl.training.loop import Loop, Run, create_folder, run_loop
+from spacerl.training.memory import require_room
 from spacerl.training.programs import joint_program, require_one_architecture, stack_states
 from spacerl.training.settings import Draft, default_folder, require_same_run, resolve
 from spacerl.training.start import begin
@@ -125,6 +126,8 @@ def _fit_one_program(members: Sequence[Member], given: Given) -> bool:
             return False
         fitting.append(parts)
     require_one_architecture(fitting)
+    learner = fitting[0].learner
+    require_room(learner.config, fitting[0].env.spec, learner.family.parameters, len(members))
     return True
 
 

@@ -12,6 +12,7 @@ from spacerl.envs.cores import usable_cores
 from spacerl.envs.host.in_process import InProcessEnvs
 from spacerl.envs.host.pool import WorkerPool
 from spacerl.envs.host.single import Recipe
+from spacerl.envs.memory import require_room_for_workers
 from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, Episode, Tick
 
 
@@ -30,6 +31,7 @@ class HostedEnv(BatchEnv):
         self.recipe, self.lanes = recipe, lanes
         report = report or (lambda text: print(text, file=sys.stderr))
         count = min(lanes, usable_cores() if workers == "auto" else workers)
+        require_room_for_workers(count, "--workers" if at_once is None else "--environments")
         self._env: WorkerPool | InProcessEnvs
         if count:
             self._env = WorkerPool(recipe, lanes, count, timeout, report, at_once)
