@@ -321,3 +321,74 @@ def test_dictionaries_of_observations_are_refused(tmp_path):
     _change(laps, lambda content: content.update(observation_space=several))
     with pytest.raises(spacerl.InputError):
         list(Demonstrations(laps))
+
+
+def in_file(change):
+    def spoil(folder: Path) -> None:
+        with h5py.File(folder / "data" / "main_data.hdf5", "r+") as file:
+            change(file, file["episode_1"])
+
+    return spoil
+
+
+def endless(file, episode) -> None:
+    del episode["observations"]
+    episode.create_dataset("observations", shape=(10**9, 9), dtype="f4", chunks=(1000, 9))
+
+
+def told(**values):
+    return lambda folder: _change(folder, lambda content: content.update(values))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (in_file(endless), "unpacks to 36.0 GB: it is not read"),
+        (
+            in_file(lambda file, ep: ep.move("rewards", "r") or ep.__setitem__("rewards", h5py.SoftLink("r"))),
+            "elsewhere",
+        ),
+        (
+            in_file(lambda file, ep: ep.__setitem__("x", h5py.ExternalLink("/etc/passwd", "/"))),
+            "leads elsewhere at 'x'",
+        ),
+        (in_file(lambda file, ep: ep["infos"].__setitem__("again", ep)), "leads elsewhere at"),
+        (told(observation_space="[]"), "does not say what its observations"),
+        (told(observation_space='{"type": "Box", "shape": [1e99], "dtype": "O", "low": 0, "high": 1}'), "does not say"),
+        (told(total_episodes=1e999), "does not say what|is not JSON"),
+        (told(data_format="subprocess"), "does not say what"),
+    ],
+)
+def test_a_dataset_made_to_do_harm_is_refused_in_one_sentence(spoil, said, tmp_path, capsys):
+    laps = recorded(tmp_path / "laps", episodes=2, steps=5)
+    spoil(laps)
+    complaint = fails(capsys, "baseline", "from-demos", laps, "--task", "point-circle", "--out", tmp_path / "b")
+    assert re.search(said, complaint)
+    assert "\n" not in complaint.strip()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"observation_space": 3}, {"spacerl": []}, {"total_episodes": "many"}, {"total_steps": None}]
+)
+def test_a_recording_whose_metadata_are_damaged_is_not_added_to(changes, tmp_path):
+    laps = recorded(tmp_path / "laps", episodes=1, steps=5)
+    _change(laps, lambda content: content.update(changes))
+    with pytest.raises(spacerl.InputError):
+        recorded(laps, episodes=1, steps=5)
+
+
+def test_what_was_learned_is_kept_where_its_file_cannot_be_written_any_more(tmp_path, capsys, monkeypatch):
+    from spacerl.training.imitation import baseline
+
+    laps, out = recorded(tmp_path / "laps", episodes=2, steps=5), tmp_path / "full" / "b.safetensors"
+    real = baseline.measured
+
+    def fills(*given):
+        out.parent.write_text("a file now")
+        return real(*given)
+
+    monkeypatch.setattr(baseline, "measured", fills)
+    said = fails(capsys, "baseline", "from-demos", laps, "--out", out, *QUICK)
+    kept = Path(said.rpartition("the policy is in '")[2].strip().rstrip("'"))
+    assert "cannot be written" in said
+    assert read_policy(kept, "kept").info["task"] == "point-circle"

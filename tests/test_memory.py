@@ -45,7 +45,7 @@ def test_a_size_beyond_the_machine_is_one_sentence_and_makes_nothing(name, tmp_p
 def test_more_workers_than_files_may_be_open_are_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "host_memory", lambda: 1e15)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
-    with pytest.raises(InputError, match="500 worker processes need more open files .* at most 231"):
+    with pytest.raises(InputError, match=r"500 worker processes need more open files .* at most 231"):
         spacerl.train(out=tmp_path / "run", **OWN | {"environments": 500, "workers": 500})
 
 

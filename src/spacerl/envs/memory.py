@@ -7,7 +7,6 @@ import math
 import resource
 from pathlib import Path
 
-from spacerl.envs.devices import current_device
 from spacerl.types import InputError
 
 BYTES_PER_ENVIRONMENT = 20_000  # of a small one on the host
@@ -54,6 +53,8 @@ def _most_files() -> float:
 
 def device_memory() -> float:
     """Bytes where the update is computed."""
+    from spacerl.envs.devices import current_device  # jax, which not everyone who asks for memory needs
+
     device = current_device()
     if device.platform == "cpu":
         return host_memory()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spacerl.envs.tasks import KINDS, task_named
+from spacerl.policies.family import PolicyFamily
 from spacerl.policies.files import save_policy
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.evaluate import Play, evaluate_policy
@@ -17,7 +18,7 @@ from spacerl.runs.lock import require_new_file
 from spacerl.training.assemble import Given, assemble
 from spacerl.training.settings import Draft, resolve
 from spacerl.training.train import Watching, train_run
-from spacerl.types import InputError, unknown_name
+from spacerl.types import Array, InputError, unknown_name
 
 # Thresholds as multiples of the task's own h_C. The paper gives none: J_C about 0, about h_C, and above it.
 LIMIT_FACTORS = {"cost": 0.1, "near": 1.0, "reward": 3.0}
@@ -67,14 +68,19 @@ def make_baseline(
         "episodes": episodes,
         "commit": versions("")["commit"],
     }
+    keep_policy(out, result.policy.family, result.policy.theta, facts)
+    return facts
+
+
+def keep_policy(out: Path, family: PolicyFamily, theta: Array, facts: Mapping[str, Any], spaces: str = "") -> None:
+    """A policy file where it was asked for. Where it cannot be by now, what was trained goes elsewhere."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_policy(out, result.policy.family, result.policy.theta, facts)
-    except OSError as error:  # the disk filled up in the meantime: what was trained goes elsewhere
+        save_policy(out, family, theta, dict(facts), spaces=spaces)
+    except OSError as error:
         kept = Path(tempfile.mkdtemp(prefix="spacerl-")) / out.name
-        save_policy(kept, result.policy.family, result.policy.theta, facts)
+        save_policy(kept, family, theta, dict(facts), spaces=spaces)
         raise InputError(f"'{out}' cannot be written: {error.strerror or error}; the policy is in '{kept}'") from error
-    return facts
 
 
 def _measured(draft: Draft, policy: NetworkPolicy, limit: float) -> tuple[RunConfig, int, dict[str, Any]]:

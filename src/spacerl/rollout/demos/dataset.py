@@ -17,12 +17,15 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from spacerl.envs.memory import host_memory, require_memory
 from spacerl.rollout.demos.episode import Episode, read_journal
 from spacerl.runs.folder import read_json, replacing, versions, write_json
 from spacerl.types import InputError
 
 DATA, METADATA, JOURNAL = "main_data.hdf5", "metadata.json", "unfinished-episode"
 FRAMES_PER_CHUNK = 16
+LARGE, PACKED = 10**8, 2000  # bytes of an episode, and how much larger than its file it may then be
+DEEPEST = 8  # groups within groups
 NEEDED = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
@@ -65,7 +68,13 @@ class Recording:
 
     def metadata(self) -> dict[str, Any]:
         path = self.data / METADATA
-        return read_json(path) if path.exists() else self._fresh()
+        if not path.exists():
+            return self._fresh()
+        content = read_json(path)
+        for count in ("total_episodes", "total_steps"):
+            if not isinstance(content.get(count), int) or content[count] < 0:
+                raise InputError(f"'{path}' does not say how many there are as '{count}': nothing can be added")
+        return content
 
     def _fresh(self) -> dict[str, Any]:
         import minari
@@ -84,12 +93,12 @@ class Recording:
 
     def _require_same(self, there: dict[str, Any]) -> None:
         for what in ("observation_space", "action_space"):
-            if json.loads(there.get(what, "null")) != json.loads(self._spaces[what]):
+            if _space_in(there, what) != json.loads(self._spaces[what]):
                 raise InputError(
                     f"'{self.folder}' is a recording with another {what.replace('_', ' ')}: give a new --out"
                 )
-        task = there.get("spacerl", {}).get("task")
-        if task != self._facts.get("spacerl", {}).get("task"):
+        task = task_in(there)
+        if task != task_in(self._facts):
             raise InputError(f"'{self.folder}' is a recording of '{task}': give a new --out")
 
     def add(self, episode: Episode) -> None:
@@ -120,6 +129,20 @@ class Recording:
             self.add(episode)
         self.journal.unlink()
         return episode
+
+
+def _space_in(metadata: dict[str, Any], what: str) -> Any:
+    try:
+        return json.loads(metadata[what])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def task_in(metadata: dict[str, Any]) -> str | None:
+    """The task of ours that was recorded; None of somebody else's dataset."""
+    made = metadata.get("spacerl")
+    task = made.get("task") if isinstance(made, dict) else None
+    return task if isinstance(task, str) else None
 
 
 def _to_disk(path: Path) -> None:
@@ -173,7 +196,9 @@ class Demonstrations:
             self.observation_space: spaces.Space = deserialize_space(self.metadata["observation_space"])
             self.action_space: spaces.Space = deserialize_space(self.metadata["action_space"])
             self._storage = self._open()
-        except (KeyError, TypeError, ValueError, NotImplementedError, ImportError) as error:
+        except InputError:
+            raise
+        except Exception as error:  # whatever a file that was damaged, or made to do harm, leads Minari to
             # Minari would build the environment that the dataset names, to ask it; that can run anybody's code.
             raise InputError(
                 f"dataset '{self.name}' does not say what its observations and actions are: {error!r} in {METADATA}"
@@ -191,9 +216,7 @@ class Demonstrations:
     @property
     def task(self) -> str | None:
         """The task of ours that was recorded; None of somebody else's dataset."""
-        made = self.metadata.get("spacerl")
-        task = made.get("task") if isinstance(made, dict) else None
-        return task if isinstance(task, str) else None
+        return task_in(self.metadata)
 
     def episode(self, number: int) -> Episode:
         if not 0 <= number < self.total_episodes:
@@ -202,19 +225,57 @@ class Demonstrations:
             )
         where = f"dataset '{self.name}', episode {number}"
         try:
+            _require_plain(self.data / DATA, f"episode_{number}", where)
             (content,) = self._storage.get_episodes([number])
             (facts,) = self._storage.get_episode_metadata([number])
         except KeyError as error:
             missing = next((name for name in NEEDED if name in str(error)), None)
             what = f"has no {missing}" if missing else f"is not there, although {METADATA} counts it"
             raise InputError(f"{where} {what}: nothing can be learned from it") from error
-        except (OSError, RuntimeError, ValueError, AssertionError, TypeError) as error:
+        except InputError:
+            raise
+        except Exception as error:
             told = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"{where} cannot be read (corrupt or cut short): {told}") from error
-        return _checked(content, facts, where)
+        try:
+            return _checked(content, facts, where)
+        except InputError:
+            raise
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+            raise InputError(f"{where} is no episode: {' '.join(str(error).split())}") from error
 
     def __iter__(self) -> Iterator[Episode]:
         return (self.episode(number) for number in range(self.total_episodes))
+
+
+def _require_plain(path: Path, episode: str, where: str) -> None:
+    """An episode whose numbers are in the file itself, and about as many as the file has room for. HDF5 can lead to
+    other files, in circles, and to numbers without end that were never written."""
+    import h5py
+
+    if not path.is_file():
+        return  # of Minari's other formats
+    with h5py.File(path, "r") as file:
+        unpacked = _bytes_below(file[episode], where)
+    if unpacked > LARGE and unpacked > PACKED * path.stat().st_size:
+        raise InputError(f"{where} unpacks to {unpacked / 1e9:.1f} GB: it is not read")
+    require_memory(unpacked, host_memory(), f"dataset than '{path}'")
+
+
+def _bytes_below(group: Any, where: str, depth: int = 0) -> int:
+    import h5py
+
+    count = 0
+    for name in group:
+        each = group[name] if isinstance(group.get(name, getlink=True), h5py.HardLink) else None
+        elsewhere = isinstance(each, h5py.Dataset) and (each.is_virtual or each.external)
+        if each is None or elsewhere or depth > DEEPEST:
+            raise InputError(f"{where} leads elsewhere at '{name[:40]}': numbers are read that are in the file itself")
+        below = (
+            _bytes_below(each, where, depth + 1) if isinstance(each, h5py.Group) else each.size * each.dtype.itemsize
+        )
+        count += below
+    return count
 
 
 def _checked(content: dict[str, Any], facts: dict[str, Any], where: str) -> Episode:

@@ -43,8 +43,9 @@ def play_back(demos: Demonstrations, number: int, out: Path) -> Path:
     write = video_writer(out)
     episode = demos.episode(number)
     made = demos.metadata.get("spacerl")
-    fps = float(made.get("steps_per_second", USUAL_FPS)) if isinstance(made, dict) else USUAL_FPS
-    write(_frames(demos, episode), fps)
+    fps = made.get("steps_per_second") if isinstance(made, dict) else None
+    known = isinstance(fps, int | float) and 0 < fps <= 1000
+    write(_frames(demos, episode), float(fps) if known else USUAL_FPS)
     return out
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from spacerl.envs.host.description import spaces_of_spec
 from spacerl.policies.family import PolicyFamily
-from spacerl.policies.files import save_policy
 from spacerl.policies.normaliser import fresh_normaliser
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.demos.dataset import Demonstrations
@@ -22,6 +21,7 @@ from spacerl.runs.fields import Count, Positive, Seed, check_value
 from spacerl.runs.folder import versions
 from spacerl.runs.lock import require_new_file
 from spacerl.training.assemble import assemble
+from spacerl.training.baselines import keep_policy
 from spacerl.training.imitation.cloning import clone, with_std
 from spacerl.training.imitation.data import Steps, steps_of
 from spacerl.training.imitation.ddpg import ddpg
@@ -65,8 +65,7 @@ def baseline_from_demos(
         play = Play(how.episodes, config.rollout_length, how.seed + 1)
         found = measured(env, policy, config.cost_limit, config.discount, play)
         facts = _facts(demos, task, how, steps, figures, found, float(config.cost_limit[0]))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        save_policy(out, family, theta, facts, spaces=spaces_of_spec(env.spec))
+        keep_policy(out, family, theta, facts, spaces_of_spec(env.spec))
         return facts
     finally:
         parts.close()
