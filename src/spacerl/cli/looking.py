@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from tyro.conf import Positional
 
+from spacerl.runs.names import printable
 from spacerl.types import InputError
 
 
@@ -47,7 +48,10 @@ class Evaluate:
     def __call__(self) -> None:
         from spacerl.api import evaluate
         from spacerl.runs.folder import write_atomically
+        from spacerl.runs.lock import require_new_file
 
+        if self.out is not None:
+            require_new_file(self.out)
         if self.video is not None:
             from spacerl.api import film
 
@@ -270,8 +274,8 @@ def print_table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]
     # As they are: names of folders and files may hold what would be markup.
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     # A table's own title is wrapped at the table's width, and a path may be longer than that.
-    console.print(Text(title, style="table.title"), soft_wrap=True)
+    console.print(Text(printable(title), style="table.title"), soft_wrap=True)
     console.print(table)

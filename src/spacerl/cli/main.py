@@ -18,6 +18,7 @@ import tyro
 import spacerl
 from spacerl.cli import demonstrations, looking, training
 from spacerl.cli.options import HELP_ALL, documented, likely_words, owners_of, split_config, words_of
+from spacerl.runs.names import printable
 from spacerl.training.signals import number_of, stoppable
 from spacerl.types import InputError, RunInterrupted, RunStopped, unknown_name
 
@@ -151,7 +152,7 @@ def one_sentence(text: str) -> str:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    print(f"spacerl: {message}", file=sys.stderr)
+    print(f"spacerl: {printable(message)}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -18,7 +18,7 @@ from spacerl.reporting.sections import task_section
 from spacerl.reporting.statistics import END_WINDOW
 from spacerl.reporting.svg import inline_svg
 from spacerl.reporting.text import counted, symbols
-from spacerl.runs.folder import write_atomically
+from spacerl.runs.folder import is_run, write_atomically
 from spacerl.runs.records import read_runs
 from spacerl.types import InputError
 
@@ -49,7 +49,7 @@ def write_report(run_dirs: PathLike | Iterable[PathLike], out_path: PathLike, ti
 
 def _require_no_other_file(out: Path) -> None:
     """A page may take the place of an earlier one, and of nothing else."""
-    if out.is_file() and out.name != "report.html":
+    if out.is_file() and not is_run(out.parent):  # a run's own page may be of a version that said nothing
         with open(out, "rb") as file:
             if GENERATOR not in file.read(2000):
                 raise InputError(

@@ -146,3 +146,8 @@ def _modules(missing: str) -> list[str]:
 
 def _public(module: Any) -> list[str]:
     return [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))]
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: what would move its cursor, colour it or turn its direction is written out."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -6,6 +6,7 @@ Weights in a file of their own must lie in the folder of the graph; onnxruntime 
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,6 +37,9 @@ _DTYPES = {
 }
 
 
+MOST_NODES = 1_000_000
+
+
 class Graph(NamedTuple):
     """A graph and who runs it: input names, shape of the first input (None: any size), and its dtype."""
 
@@ -48,8 +52,7 @@ class Graph(NamedTuple):
 
 def load_onnx(given: str, action: ActionSpace, obs_shape: tuple[int, ...], trust: bool, raw: Raw | None) -> Foreign:
     path = str(existing(given))
-    if _installed("onnx"):
-        _require_sound(path, given, trust)
+    _require_sound(path, given, trust)
     graph = _with_runtime(path, given) if _installed("onnxruntime") else _with_reference(path, given)
     if len(graph.inputs) != 1:
         raise InputError(
@@ -111,10 +114,38 @@ def _require_sound(path: str, given: str, trust: bool) -> None:
                 raise InputError(
                     f"policy file '{given}' has a Loop, which may never end: pass --trust (trust=True) if you trust it"
                 )
+        _require_reasonable(model, given)
     except InputError:
         raise
     except Exception as error:
         raise _unreadable(given, error) from error
+
+
+def _require_reasonable(model: Any, given: str) -> None:
+    """Functions that call others twice, and those others twice, are a file of a page and a graph without end."""
+    functions = {(each.domain, each.name): each for each in model.functions}
+    sizes: dict[tuple[str, str], float] = {}
+
+    def size(nodes: Any) -> float:
+        inner = [
+            g
+            for node in nodes
+            for each in node.attribute
+            for g in [*([each.g] if each.HasField("g") else []), *each.graphs]
+        ]
+        return sum(map(size_of, nodes)) + sum(size(graph.node) for graph in inner)
+
+    def size_of(node: Any) -> float:
+        called = (node.domain, node.op_type)
+        if called not in functions:
+            return 1
+        if called not in sizes:
+            sizes[called] = math.inf  # where it calls itself
+            sizes[called] = size(functions[called].node)
+        return sizes[called]
+
+    if size(model.graph.node) > MOST_NODES:
+        raise InputError(f"policy file '{given}' unfolds to more than {MOST_NODES:,} operations: it is not read")
 
 
 def _installed(module: str) -> bool:

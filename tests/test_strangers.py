@@ -1,0 +1,179 @@
+"""Files made to do harm: they are refused in a sentence before they take memory or time, and what they are called hurts
+nobody. What a user made is not overwritten."""
+
+from __future__ import annotations
+
+import json
+import resource
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import spacerl
+from spacerl.cli import main
+from spacerl.policies.files import read_policy
+from spacerl.policies.loading import Loading, load_policy
+from spacerl.types import ActionSpace, EnvSpec, InputError
+from support.runs import made
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SPEC = EnvSpec("one", (4,), ActionSpace("box", 2, (-1.0, -1.0), (1.0, 1.0)), 50)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    settings = {"algorithm": "pcpo", "batch_size": 100, "hidden": (4,), "log": (), "progress": False}
+    return spacerl.train("point-circle", updates=2, out=tmp_path_factory.mktemp("runs") / "run", **settings).folder
+
+
+def fails(capsys, *arguments) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(list(map(str, arguments)))
+    said = capsys.readouterr().err
+    assert stop.value.code == 2, said
+    assert said.count("\n") == 1, said
+    return said
+
+
+# ---------------------------------------------------------------- small files that ask for much
+
+
+@pytest.mark.parametrize("sizes", [(30_000, 30_000), (2**31 - 1,), (2**40,), tuple([1] * 300)])
+def test_a_policy_that_describes_more_than_it_holds_takes_no_memory(sizes, tmp_path):
+    spec = {"kind": "gaussian", "obs_shape": [9], "action_size": 2, "hidden": list(sizes)}
+    arrays = {f"layers.{i}.weight": np.zeros((2, 2), np.float32) for i in range(len(sizes) + 1)}
+    arrays |= {f"layers.{i}.bias": np.zeros(2, np.float32) for i in range(len(sizes) + 1)}
+    path = tmp_path / "policy.safetensors"
+    save_file(
+        {**arrays, "log_std": np.zeros(2, np.float32)},
+        path,
+        {"format": "spacerl-policy-1", "spec": json.dumps(spec)},
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=r"policy file '.*' is incomplete"):
+        read_policy(path, "policy")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path):
+    path = tmp_path / "model.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("policy.pth", "x")
+        archive.writestr("data", b"0" * 300_000_000)
+    assert path.stat().st_size < 1_000_000
+    with pytest.raises(InputError, match=r"unpacks to 0.3 GB: it is not read"):
+        load_policy(str(path), "one", SPEC, Loading(trust=True))
+
+
+def model_of(nodes, functions=()):
+    onnx = pytest.importorskip("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
+    values = [helper.make_tensor_value_info(name, kinds.FLOAT, ["n", 4]) for name in ("obs", "action")]
+    graph = helper.make_graph(nodes, "policy", values[:1], values[1:])
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, functions=list(functions), opset_imports=opset, ir_version=9).SerializeToString()
+
+
+def endless_loop() -> bytes:
+    onnx = pytest.importorskip("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
+    of = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["still"]), helper.make_node("Identity", ["x"], ["y"])],
+        "body",
+        [of("i", kinds.INT64, []), of("go", kinds.BOOL, []), of("x", kinds.FLOAT, None)],
+        [of("still", kinds.BOOL, []), of("y", kinds.FLOAT, None)],
+    )
+    true = helper.make_node("Constant", [], ["go_on"], value=helper.make_tensor("t", kinds.BOOL, [], [True]))
+    return model_of([true, helper.make_node("Loop", ["", "go_on", "obs"], ["action"], body=body)])
+
+
+def thousandfold() -> bytes:
+    """Forty functions, each of which calls the next one twice."""
+    onnx = pytest.importorskip("onnx")
+    helper, opset = onnx.helper, [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("own", 1)]
+    functions = []
+    for i in range(40):
+        after = ("own", f"f{i + 1}") if i < 39 else ("", "Identity")
+        nodes = [helper.make_node(after[1], [a], [b], domain=after[0]) for a, b in (("x", "m"), ("m", "y"))]
+        functions.append(helper.make_function("own", f"f{i}", ["x"], ["y"], nodes, opset))
+    return model_of([helper.make_node("f0", ["obs"], ["action"], domain="own")], functions)
+
+
+@pytest.mark.parametrize(
+    ("write", "said"), [(endless_loop, "has a Loop"), (thousandfold, "unfolds to more than 1,000")]
+)
+def test_a_graph_without_end_is_not_run(write, said, tmp_path):
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(write())
+    with pytest.raises(InputError, match=said):
+        load_policy(str(path), "one", SPEC)
+
+
+# ---------------------------------------------------------------- names
+
+NAMES = ["[/b] [bold]x back\\slash <script>alert(1) é %s{} '\"&", "-two\nlines \x1b[31mred"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_may_be_called_anything(name, run, tmp_path, monkeypatch, capsys):
+    """Commands do their work, and none of them is killed by markup after it."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path.cwd() / name
+    main(["train", "point-circle", "--algorithm", "pcpo", "--batch-size", "100", "--hidden", "4", "--updates", "1",
+          "--out", str(folder), "--log"])  # fmt: skip
+    main(["resume", str(folder), "--updates", "2", "--log"])
+    main(["evaluate", str(folder), "--episodes", "2", "--out", f"{folder}/e.json"])
+    main(["export", str(folder), f"{folder}/policy.npz"])
+    main(["report", str(folder), "--title", f"about {name}"])
+    capsys.readouterr()
+    main(["baseline", "show", str(folder)])
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    page = (folder / "report.html").read_text()
+    assert "<script>alert" not in page
+    assert json.loads((folder / "e.json").read_text())["run"] == str(folder)
+
+
+def test_what_a_folder_says_cannot_hide_what_would_be_run(tmp_path, monkeypatch, capsys):
+    """The sentence that asks for consent is printed to a terminal: no part of it may move the cursor back."""
+    monkeypatch.chdir(tmp_path)
+    folder = made(tmp_path / "theirs", task="env:Pendulum-v1", cost=("none",), cost_limit=(1.0,))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"task": "env:evil.py:make\x1b[2K\r\u202e harmless"}))
+    said = fails(capsys, "evaluate", folder)
+    assert "evil.py:make" in said
+    assert all(each.isprintable() for each in said.rstrip("\n"))
+
+
+# ---------------------------------------------------------------- nothing is overwritten
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("export", "{run}", "mine.npz"),
+        ("export", "{run}", "mine.py"),
+        ("evaluate", "{run}", "--episodes", "2", "--out", "mine.json"),
+        ("evaluate", "{run}", "--episodes", "2", "--video", "mine.gif"),
+        ("report", "{run}", "--out", "mine.html"),
+        ("report", "{run}", "--out", "report.html"),
+        ("baseline", "make", "point-circle", "--out", "mine.safetensors"),
+    ],
+)
+def test_a_file_of_the_users_is_not_overwritten(command, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [word.format(run=run) for word in command]
+    mine = Path(next(word for word in words if word.startswith(("mine", "report."))))
+    mine.write_text("mine")
+    assert f"'{mine}' exists" in fails(capsys, *words)
+    assert mine.read_text() == "mine"
+
+
+def test_a_page_may_take_the_place_of_an_earlier_one(run, tmp_path):
+    for _ in range(2):
+        assert spacerl.report([run], out=tmp_path / "page.html").exists()
