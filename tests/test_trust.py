@@ -211,3 +211,38 @@ def test_a_description_that_no_environment_has_is_refused(damage, changed):
         spacerl.export("run", "policy.npz")
     assert "\n" not in str(stop.value)
     assert not Path("policy.npz").exists()
+
+
+# ---------------------------------------------------------------- files of settings
+
+
+@pytest.mark.parametrize("attack", ["a file in the folder", "a cost", "a text for an installed environment"])
+def test_code_named_by_a_file_of_settings_is_not_run(attack, workplace, capsys):
+    folder = workplace / "run"
+    folder.mkdir()
+    (folder / "theirs.py").write_text("from pathlib import Path\nPath('code-was-run').touch()\n")
+    settings = {"task": "env:Pendulum-v1", "cost": ["none"], "cost_limit": [1.0], **HOSTILE[attack]}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    (folder / "config.toml").write_text("\n".join(lines))
+    (folder / "config.json").write_text(json.dumps(settings))  # a run folder, and not signed
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--config", "run/config.toml", "--algorithm", "pcpo", "--out", "new", "--quiet"])
+    told = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert told.count("\n") == 1
+    assert "names code that would be run" in told
+    with pytest.raises(InputError, match=r"config 'run/config.toml' names code that would be run"):
+        spacerl.train(config="run/config.toml", algorithm="pcpo", out="new", progress=False)
+    assert not (workplace / "code-was-run").exists()
+
+
+def test_code_that_the_command_names_itself_or_that_is_ones_own_needs_no_trust(own_run, workplace):
+    given = {"algorithm": "trpo", "cost_limit": 1.0, "progress": False, "log": (), **TINY}
+    spacerl.train(config=own_run / "config.toml", out="again", **given)
+    shutil.copy(own_run / "config.toml", "mine.toml")
+    with pytest.raises(InputError, match="names code"):
+        spacerl.train(config="mine.toml", out="asked", **given)
+    spacerl.train(config="mine.toml", env=ENVIRONMENT.removeprefix("env:"), out="named", **given)
+    spacerl.train(config="mine.toml", trust=True, out="trusted", **given)
+    words = ["--env", ENVIRONMENT.removeprefix("env:"), "--updates", "1", "--quiet", "--log"]
+    main(["train", "--config", "mine.toml", "--out", "commanded", *words])

@@ -23,7 +23,7 @@ from spacerl.runs.keywords import Settings
 from spacerl.runs.toml import read_toml
 from spacerl.training.assemble import Given, baseline_names
 from spacerl.training.iterate import iterate_runs
-from spacerl.training.origin import code_named_by, require_consent
+from spacerl.training.origin import code_named_by, named_in, require_consent, require_consent_to_file
 from spacerl.training.settings import read_config, resolve
 from spacerl.training.sinks import USUAL_LOGS, as_sinks
 from spacerl.training.sweep import sweep_runs
@@ -196,6 +196,10 @@ def _all_settings(
         raise InputError(f"both a task ('{task}') and an env were given: give one of them")
     if given.env is not None:
         task = make.task_name(given.env)
+    if isinstance(config, str | Path):
+        said = {**settings, "task": task, "cost": given.cost, "baseline": given.baseline}
+        own = {name: value for name, value in filed.items() if said.get(name) is None}
+        require_consent_to_file(Path(config), named_in(own), given.trust)  # but for what the call names itself
     task = task or filed.get("task")
     if task is None:
         raise InputError("neither a task nor an env was given: pass a task's name (`spacerl tasks` lists them) or env=")

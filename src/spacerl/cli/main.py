@@ -17,7 +17,15 @@ import tyro
 
 import spacerl
 from spacerl.cli import demonstrations, looking, training
-from spacerl.cli.options import HELP_ALL, documented, likely_words, owners_of, split_config, words_of
+from spacerl.cli.options import (
+    HELP_ALL,
+    documented,
+    likely_words,
+    owners_of,
+    require_consent_to_config,
+    split_config,
+    words_of,
+)
 from spacerl.runs.names import printable
 from spacerl.training.signals import number_of, stoppable
 from spacerl.types import InputError, RunInterrupted, RunStopped, unknown_name
@@ -77,7 +85,11 @@ def parse(arguments: list[str]) -> Any:
     likely = likely_words(rest, usual, filed)
     command = parse_as(kind.options_for(likely, rest, filed), name, kind, rest)
     words = words_of(command, usual)
-    return command if words == likely else parse_as(kind.options_for(words, rest, filed), name, kind, rest)
+    if words != likely:
+        command = parse_as(kind.options_for(words, rest, filed), name, kind, rest)
+    if filed:
+        require_consent_to_config(arguments, filed, command.trust)
+    return command
 
 
 def parse_as(target: Any, name: str, kind: Any, arguments: list[str]) -> Any:

@@ -192,6 +192,17 @@ def split_config(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return words, settings
 
 
+def require_consent_to_config(arguments: Sequence[str], filed: Mapping[str, Any], trust: bool) -> None:
+    """Code that the file of --config names and the command does not."""
+    from spacerl.training.origin import named_in, require_consent_to_file
+
+    said = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in arguments if word.startswith("--")}
+    pairs = itertools.pairwise([*arguments, ""])
+    files = [word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] == "--config"]
+    own = {name: value for name, value in filed.items() if name not in said}
+    require_consent_to_file(Path(files[0]), named_in(own), trust)
+
+
 def _require_settings(settings: Mapping[str, Any], file: str) -> None:
     """Every name of a file must be a setting or an option, with a value that is allowed; limits are checked later."""
     from spacerl.algorithms import ALGORITHMS

@@ -14,7 +14,7 @@ import importlib.util
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from spacerl.envs.host.single import parse_arguments
 from spacerl.envs.make import FUNCTION
 from spacerl.policies.foreign import is_file_of_another_library
 from spacerl.runs.config import ENV_PREFIX, RunConfig
-from spacerl.runs.folder import RunFolder
+from spacerl.runs.folder import RunFolder, is_run
 from spacerl.runs.names import found_first, names_python
 from spacerl.types import InputError
 
@@ -39,7 +39,16 @@ class Code(NamedTuple):
         return f"{self.setting} '{self.name}'"
 
 
-def code_named_by(config: RunConfig, env: Any = None, cost: Any = None, baseline: Any = None) -> list[Code]:
+class Named(NamedTuple):
+    """The settings that can name code, of a config or of a file of settings."""
+
+    task: str = ""
+    env_args: tuple[str, ...] = ()
+    cost: tuple[str, ...] = ()
+    baseline: tuple[str, ...] = ()
+
+
+def code_named_by(config: RunConfig | Named, env: Any = None, cost: Any = None, baseline: Any = None) -> list[Code]:
     """What would be imported and called to make a run again, but for what is given as an object."""
     named: list[Code] = []
     if env is None and config.task.startswith(ENV_PREFIX):
@@ -81,6 +90,25 @@ def require_consent(folder: RunFolder, code: Sequence[Code], trust: bool) -> Non
     raise InputError(
         f"run folder '{folder.path}' names code that would be run: {', '.join(map(str, code))}; it is not known to be "
         "of your own making on this machine: pass --trust (trust=True) if you trust its origin"
+    )
+
+
+def named_in(settings: Mapping[str, Any]) -> Named:
+    """What settings name, as they are written: a single text for a list of one, and an environment for a task."""
+    env = settings.get("env")
+    lists = {name: settings.get(name) or () for name in ("env_args", "cost", "baseline")}
+    texts = {name: (each,) if isinstance(each, str) else tuple(map(str, each)) for name, each in lists.items()}
+    return Named(f"{ENV_PREFIX}{env}" if env else str(settings.get("task", "")), **texts)
+
+
+def require_consent_to_file(path: Path, named: Named, trust: bool) -> None:
+    """Settings that lie in a file are not the command's own words: what they name is run as for the folder of a run."""
+    code, folder = code_named_by(named), RunFolder(path.parent)
+    if not code or trust or (is_run(folder.path) and _is_signed(folder, code)):
+        return
+    raise InputError(
+        f"config '{path}' names code that would be run: {', '.join(map(str, code))}; name it in the command itself, or "
+        "pass --trust (trust=True) if you trust its origin"
     )
 
 
