@@ -177,3 +177,19 @@ def test_a_file_of_the_users_is_not_overwritten(command, run, tmp_path, monkeypa
 def test_a_page_may_take_the_place_of_an_earlier_one(run, tmp_path):
     for _ in range(2):
         assert spacerl.report([run], out=tmp_path / "page.html").exists()
+
+
+def test_a_number_of_thousands_of_digits_in_settings_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "x.toml").write_text(f"seed = {'9' * 5000}\n")
+    assert "is not TOML" in fails(capsys, "train", "--config", tmp_path / "x.toml")
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.zip"])
+def test_an_archive_of_an_unknown_version_is_damaged(name, tmp_path):
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("data", "x")
+    content = bytearray((tmp_path / name).read_bytes())
+    content[content.index(b"PK\x01\x02") + 6] = 174  # what is needed to unpack it: version 17.4
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match="is damaged"):
+        load_policy(str(tmp_path / name), "one", SPEC, Loading(trust=True))

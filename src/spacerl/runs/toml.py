@@ -37,7 +37,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"config '{path}' does not exist: a TOML file is expected, every run folder has one") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # what is no text, no TOML, or a number of 5,000 digits
         raise InputError(f"config '{path}' is not TOML: {error}") from error
     for name, value in content.items():
         if isinstance(value, dict) and name != "cost_limit":

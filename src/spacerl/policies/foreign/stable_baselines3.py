@@ -35,7 +35,8 @@ ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DDPG", "DQN")
 STD_FLOOR = 0.01  # of a squashed Gaussian, in half ranges: where tanh saturates its spread is zero and the KL infinite
 
 LARGE, PACKED = 10**8, 100  # bytes of an archive, and how much larger than itself it may then be
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)  # the last: encrypted, or a way to pack unknown here
+# The last: encrypted, or a way to pack or a version that is unknown here, which is a kind of it.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 def load_stable_baselines3(

@@ -95,7 +95,7 @@ def _require_program(given: str) -> None:
     try:
         with zipfile.ZipFile(given) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:  # also of versions unknown here
         with open(given, "rb") as file:
             if file.read(2) == b"\x80\x02":  # weights as torch wrote them before 1.6
                 raise _weights(given) from error

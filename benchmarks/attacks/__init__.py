@@ -1,0 +1,1 @@
+"""What `benchmarks/attack.py` tries, one kind of attack per file."""

@@ -1,0 +1,109 @@
+"""What all attacks share: their outcome, small runs, what a run leaves, processes, and patience."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spacerl.runs.folder import RunFolder, read_arrays
+from spacerl.types import InputError, RunStopped
+
+SMALL = {"algorithm": "pcpo", "batch_size": 100, "hidden": (4,), "checkpoint_every": 2, "keep_checkpoints": 2}
+QUIET = {"progress": False, "log": ()}
+MEASURED = ("seconds_collect", "seconds_update")
+PATIENCE = 60  # seconds after which something hangs
+TOLD_EVERY = 500  # of many things that are tried one after the other
+
+
+class Outcome(NamedTuple):
+    """What one kind of attack tried, and what went wrong, one line each."""
+
+    name: str
+    tried: int
+    failures: list[str]
+    note: str = ""
+
+
+class Hangs(BaseException):
+    """Something takes longer than it may."""
+
+
+@contextlib.contextmanager
+def patient(seconds: int = PATIENCE) -> Iterator[None]:
+    def over(number: int, frame: Any) -> None:
+        raise Hangs(f"longer than {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def complaint(use: Callable[[], Any]) -> str:
+    """What is wrong with how something ends: anything but an answer or one sentence."""
+    try:
+        with patient():
+            use()
+    except (InputError, RunStopped) as told:
+        return f"more than one sentence: {str(told)[:80]!r}" if "\n" in str(told) else ""
+    except BaseException as error:
+        return f"{type(error).__name__}: {str(error)[:100]}"
+    return ""
+
+
+def so_far(name: str, tried: int, failures: list[str]) -> None:
+    """A line now and then of what takes long, for who waits and for what is left when it is stopped."""
+    if tried % TOLD_EVERY == 0:
+        print(f"{name}: {tried} tried so far, {len(failures)} failed", file=sys.__stderr__, flush=True)
+
+
+def outcome_of(folder: Path) -> dict[str, Any]:
+    """Everything a run leaves that is no measurement of time, bit for bit."""
+    with open(folder / "metrics.csv", newline="") as file:
+        rows = [{key: text for key, text in row.items() if key not in MEASURED} for row in csv.DictReader(file)]
+    newest = RunFolder(folder).newest_update()
+    arrays, *_ = RunFolder(folder).checkpoint(newest)
+    policy, _ = read_arrays(folder / "policy.safetensors", "spacerl-policy-1", "policy file")
+    return {
+        "metrics": rows,
+        "newest": newest,
+        "checkpoint": {name: array.tobytes() for name, array in arrays.items()},
+        "policy": {name: array.tobytes() for name, array in policy.items()},
+        "files": sorted(path.name for path in folder.iterdir() if path.suffix == ".json"),
+    }
+
+
+def started(command: list[str], **options: Any) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "spacerl", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def rows_in(folder: Path) -> int:
+    path = folder / "metrics.csv"
+    return max(0, path.read_bytes().count(b"\n") - 1) if path.exists() else 0
+
+
+def children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
