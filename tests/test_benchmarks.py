@@ -30,12 +30,27 @@ def test_every_script_has_a_test():
 
 
 def test_attack(capsys):
-    size = ["--kills", "8", "--files", "240", "--commands", "40", "--no-processes"]
+    size = [
+        "--kills",
+        "8",
+        "--files",
+        "180",
+        "--resumes",
+        "4",
+        "--commands",
+        "16",
+        "--traffic",
+        "200",
+        "--no-processes",
+    ]
     assert script("attack").main(size) == 0, capsys.readouterr().out
     printed = capsys.readouterr().out
     assert "kills at file operations: 8 tried" in printed
-    assert "damaged files: 240 tried" in printed
-    assert "command lines: 40 tried" in printed
+    assert "damaged files: 180 tried" in printed
+    assert "damaged runs that are resumed: 4 tried" in printed
+    assert "command lines: 16 tried" in printed
+    assert "ran to the end" in printed
+    assert "settings of traffic tasks: 200 tried" in printed
 
 
 @pytest.mark.slow

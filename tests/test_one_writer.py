@@ -406,3 +406,17 @@ def test_a_pipe_in_a_strangers_folder_holds_nobody_up(name, run):
     for use in (lambda: read_run(run), lambda: spacerl.resume(run, progress=False), RunFolder(run).evaluations):
         with contextlib.suppress(InputError):
             use()
+
+
+@pytest.mark.parametrize("content", ['{"programs": [[[0.5]]]}', '{"programs": [3]}', '{"programs": 3}', "[]", "{}"])
+def test_a_record_of_a_sweep_that_is_damaged_is_one_sentence(content, tmp_path):
+    (tmp_path / "sweep.json").write_text(content)
+    with pytest.raises(InputError, match="does not hold lists of runs|must hold a JSON object"):
+        spacerl.sweep("point-circle", seeds=[0], updates=1, out=tmp_path, **SMALL)
+
+
+def test_costs_of_a_baseline_that_are_no_costs_are_left_out(run):
+    (run / "baseline.json").write_text('{"name": "x", "J_R": 1.0, "costs": {"walls": "x", "bombs": {"J_C": 2.0}}}')
+    summary = read_run(run).baseline
+    assert summary is not None
+    assert summary.costs == {"bombs": 2.0}

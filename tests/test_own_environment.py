@@ -508,8 +508,10 @@ def test_an_interrupted_run_goes_on_bit_by_bit_with_its_statistics(error, normal
     assert_same(tmp_path / "run", normalised[0])
 
 
-def test_who_steps_the_environments_changes_no_bit_of_a_run(normalised, tmp_path):
-    folder = spacerl.train(out=tmp_path / "run", updates=4, **{**NORMALISED, "workers": 2}).folder
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_steps_the_environments_changes_no_bit_of_a_run(workers, normalised, tmp_path):
+    assert NORMALISED["workers"] == 0
+    folder = spacerl.train(out=tmp_path / "run", updates=4, **{**NORMALISED, "workers": workers}).folder
     mine, other = outcome(folder), outcome(normalised[0])
     for part in ("metrics", "checkpoint", "policy"):
         assert mine[part] == other[part]

@@ -253,7 +253,8 @@ def read_baseline(path: Path) -> BaselineSummary | None:
     content = read_json(path)
     numbers = {key: _number(content.get(key)) for key in ("J_R", "J_C", "h_C")}
     costs = content.get("costs")
-    named = {name: _number(each.get("J_C")) for name, each in costs.items()} if isinstance(costs, Mapping) else {}
+    each_cost = costs.items() if isinstance(costs, Mapping) else ()
+    named = {name: _number(each.get("J_C")) for name, each in each_cost if isinstance(each, Mapping)}
     earned = _number(content.get("episode_return"))
     return BaselineSummary(name=content.get("name"), **numbers, costs=named, episode_return=earned)
 
