@@ -411,7 +411,7 @@ def test_a_pipe_in_a_strangers_folder_holds_nobody_up(name, run):
 @pytest.mark.parametrize("content", ['{"programs": [[[0.5]]]}', '{"programs": [3]}', '{"programs": 3}', "[]", "{}"])
 def test_a_record_of_a_sweep_that_is_damaged_is_one_sentence(content, tmp_path):
     (tmp_path / "sweep.json").write_text(content)
-    with pytest.raises(InputError, match="does not hold lists of runs|must hold a JSON object"):
+    with pytest.raises(InputError, match=r"does not hold lists of runs|must hold a JSON object"):
         spacerl.sweep("point-circle", seeds=[0], updates=1, out=tmp_path, **SMALL)
 
 
