@@ -18,7 +18,7 @@ SMALL = {"algorithm": "pcpo", "batch_size": 100, "hidden": (4,), "checkpoint_eve
 QUIET = {"progress": False, "log": ()}
 MEASURED = ("seconds_collect", "seconds_update")
 PATIENCE = 60  # seconds after which something hangs
-TOLD_EVERY = 500  # of many things that are tried one after the other
+TOLD_EVERY = 100  # of many things that are tried one after the other
 
 
 class Outcome(NamedTuple):
