@@ -17,7 +17,7 @@ from spacerl.types import InputError, RunStopped
 SMALL = {"algorithm": "pcpo", "batch_size": 100, "hidden": (4,), "checkpoint_every": 2, "keep_checkpoints": 2}
 QUIET = {"progress": False, "log": ()}
 MEASURED = ("seconds_collect", "seconds_update")
-PATIENCE = 60  # seconds after which something hangs
+PATIENCE = 60  # seconds of computing after which something hangs, and ten times as many of waiting
 TOLD_EVERY = 100  # of many things that are tried one after the other
 
 
@@ -39,13 +39,16 @@ def patient(seconds: int = PATIENCE) -> Iterator[None]:
     def over(number: int, frame: Any) -> None:
         raise Hangs(f"longer than {seconds} seconds")
 
-    before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(seconds)
+    before = {number: signal.signal(number, over) for number in (signal.SIGALRM, signal.SIGPROF)}
+    signal.setitimer(signal.ITIMER_REAL, 10 * seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # a busy machine takes its time
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def complaint(use: Callable[[], Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import json
 import os
@@ -121,7 +122,7 @@ def revalued(content: Any, chance: random.Random) -> Any:
         if chance.random() < 0.2:
             del holder[last]
         else:
-            holder[last] = chance.choice(VALUES)
+            holder[last] = copy.deepcopy(chance.choice(VALUES))
     return content
 
 
@@ -331,13 +332,13 @@ def damaged_resumes(count: int, work: Path) -> Outcome:
     names = ["metrics.csv", "metrics.csv", "checkpoints/update-000006.safetensors", "config.json"]
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         for i in range(count):
-            copy, name = Path(shutil.copytree(whole, work / f"copy-{i}")), names[i % len(names)]
+            folder, name = Path(shutil.copytree(whole, work / f"copy-{i}")), names[i % len(names)]
             damage = of_table if name.endswith(".csv") else of_json if name.endswith(".json") else of_safetensors
-            (copy / name).write_bytes(damage((whole / name).read_bytes(), chance))
+            (folder / name).write_bytes(damage((whole / name).read_bytes(), chance))
             try:
-                spacerl.resume(copy, updates=8, **QUIET)
+                spacerl.resume(folder, updates=8, **QUIET)
                 went_on += 1
-                mine = outcome_of(copy)
+                mine = outcome_of(folder)
                 if name == "metrics.csv":  # a number that became another number is not noticed, and leads to none
                     mine["metrics"][:6] = expected["metrics"][: len(mine["metrics"][:6])]
                 failures += [f"{name}, number {i}: {part} differs" for part in expected if mine[part] != expected[part]]
@@ -345,5 +346,5 @@ def damaged_resumes(count: int, work: Path) -> Outcome:
                 pass
             except BaseException as error:
                 failures.append(f"{name}, number {i}: {type(error).__name__}: {str(error)[:80]}")
-            shutil.rmtree(copy)
+            shutil.rmtree(folder)
     return Outcome("damaged runs that are resumed", count, failures, f"{went_on} went on, the others were refused")

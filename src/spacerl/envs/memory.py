@@ -35,7 +35,7 @@ def require_room_for_environments(count: int) -> None:
     require_memory(count * BYTES_PER_ENVIRONMENT, host_memory(), "--environments")
 
 
-def require_room_for_workers(count: int, option: str = "--workers") -> None:
+def require_room_for_workers(count: int, option: str = "--workers or --environments") -> None:
     """Processes, each with a Python of its own."""
     require_memory(count * BYTES_PER_WORKER, host_memory(), option)
     most = (_most_files() - FILES_OF_OURS) // FILES_PER_WORKER

@@ -31,7 +31,7 @@ class HostedEnv(BatchEnv):
         self.recipe, self.lanes = recipe, lanes
         report = report or (lambda text: print(text, file=sys.stderr))
         count = min(lanes, usable_cores() if workers == "auto" else workers)
-        require_room_for_workers(count, "--workers" if at_once is None else "--environments")
+        require_room_for_workers(count)
         self._env: WorkerPool | InProcessEnvs
         if count:
             self._env = WorkerPool(recipe, lanes, count, timeout, report, at_once)
