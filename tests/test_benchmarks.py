@@ -30,25 +30,13 @@ def test_every_script_has_a_test():
 
 
 def test_attack(capsys):
-    size = [
-        "--kills",
-        "8",
-        "--files",
-        "180",
-        "--resumes",
-        "4",
-        "--commands",
-        "16",
-        "--traffic",
-        "200",
-        "--no-processes",
-    ]
+    size = "--kills 8 --files 180 --resumes 2 --commands 12 --traffic 200 --no-processes".split()
     assert script("attack").main(size) == 0, capsys.readouterr().out
     printed = capsys.readouterr().out
     assert "kills at file operations: 8 tried" in printed
     assert "damaged files: 180 tried" in printed
-    assert "damaged runs that are resumed: 4 tried" in printed
-    assert "command lines: 16 tried" in printed
+    assert "damaged runs that are resumed: 2 tried" in printed
+    assert "command lines: 12 tried" in printed
     assert "ran to the end" in printed
     assert "settings of traffic tasks: 200 tried" in printed
 
