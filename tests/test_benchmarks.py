@@ -30,8 +30,9 @@ def test_every_script_has_a_test():
 
 
 def test_attack(capsys):
-    size = "--kills 8 --files 180 --resumes 2 --commands 12 --traffic 200 --no-processes".split()
-    assert script("attack").main(size) == 0, capsys.readouterr().out
+    size = {"kills": "8", "files": "180", "resumes": "2", "commands": "12", "traffic": "200"}
+    words = [word for name, count in size.items() for word in (f"--{name}", count)]
+    assert script("attack").main([*words, "--no-processes"]) == 0, capsys.readouterr().out
     printed = capsys.readouterr().out
     assert "kills at file operations: 8 tried" in printed
     assert "damaged files: 180 tried" in printed
