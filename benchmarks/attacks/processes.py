@@ -73,10 +73,9 @@ def orphans(work: Path) -> Outcome:
         command = ["train", "--env", "Pendulum-v1", "--cost", "none", "--workers", "2", "--batch-size", "400"]
         command += ["--algorithm", "trpo", "--updates", "1000", "--quiet", "--out", str(work / f"orphans-{number}")]
         process = started(command)
-        while process.poll() is None and len(children(process.pid)) < 2:
+        while process.poll() is None and sum(map(is_at_work, children(process.pid))) < 2:
             time.sleep(0.01)
-        workers = children(process.pid)
-        time.sleep(1.0)
+        workers = [child for child in children(process.pid) if is_at_work(child)]
         process.send_signal(number)
         process.communicate()
         patience = time.monotonic() + 1.0

@@ -109,7 +109,7 @@ def _programs(members: Sequence[Member], out: Path, given: Given) -> list[list[M
 
 def _recorded(out: Path) -> list[list[str]]:
     path = out / RECORD
-    programs = read_json(path).get("programs") if path.is_file() else []
+    programs: Any = read_json(path).get("programs") if path.is_file() else []
     lists = programs if isinstance(programs, list) else [None]
     if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists):
         raise InputError(f"'{path}' does not hold lists of runs: remove it, and every run goes on by itself")

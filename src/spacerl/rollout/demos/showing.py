@@ -44,8 +44,9 @@ def play_back(demos: Demonstrations, number: int, out: Path) -> Path:
     episode = demos.episode(number)
     made = demos.metadata.get("spacerl")
     fps = made.get("steps_per_second") if isinstance(made, dict) else None
-    known = isinstance(fps, int | float) and 0 < fps <= 1000
-    write(_frames(demos, episode), float(fps) if known else USUAL_FPS)
+    if not isinstance(fps, int | float) or not 0 < fps <= 1000:
+        fps = USUAL_FPS
+    write(_frames(demos, episode), float(fps))
     return out
 
 
