@@ -49,12 +49,12 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 def require_own_files(folder: Path) -> None:
     """Nothing is written through a link, which in a folder that somebody sent may lead to any file of the user's; and
-    nothing is read from a pipe. Runs in a folder of runs may lie elsewhere."""
+    nothing is read from a pipe. Folders in a folder of runs may lie elsewhere."""
     is_run = (folder / CONFIG).exists()
     for path in folder.iterdir():
         if path.is_fifo():
             raise InputError(f"'{path}' is a pipe and no file: remove it")
-        if path.is_symlink() and (is_run or not (path / CONFIG).is_file()):
+        if path.is_symlink() and (is_run or not path.is_dir()):
             raise InputError(
                 f"'{path}' is a link to '{os.readlink(path)}', and nothing is written through links: put what it leads "
                 "to in its place"
