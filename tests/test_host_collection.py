@@ -40,7 +40,7 @@ from spacerl.rollout.evaluate import Play, episode_returns, episode_sums, play_o
 from spacerl.rollout.host import Recording, pack
 from spacerl.training.update import initial_state, make_batch, nearest_baseline, with_policy
 from spacerl.types import IDLE, RESET, STEP, ActionSpace, BatchEnv, EnvSpec, InputError, JaxEnv, Tick
-from support.environments import Faulty, Geometric, Image, Line, Mixed, Odd, RarelyOdd, Unseeded
+from support.environments import Faulty, Geometric, Image, Line, Mixed, Odd, RarelyOdd, SlowToMake, Unseeded
 from support.learners import Toy, make_config, make_learner, quick_jit
 from support.runs import alive, assert_gone, processes
 
@@ -715,6 +715,37 @@ def test_what_is_no_message_is_not_waited_for():
     with pytest.raises(EOFError):
         Channel(ours).receive(1.0)
     ours.close()
+
+
+def slow_to_make(seconds: float, lanes: int, timeout: float, **settings) -> HostedEnv:
+    recipe = Recipe(SlowToMake, named_sources(None), (("seconds", seconds), ("well", settings.pop("well", ""))))
+    return HostedEnv(recipe, lanes, 1, timeout, **settings)
+
+
+def test_an_environment_that_is_not_made_in_time_is_told_at_once():
+    """Once, where it hangs, and not after the time that an interpreter may take to start."""
+    begun, said = time.monotonic(), []
+    with pytest.raises(InputError, match=r"'SlowToMake' was not made within 0\.5 seconds \(.*__init__.*worker-timeout"):
+        slow_to_make(600.0, 2, 0.5, report=said.append)
+    assert time.monotonic() - begun < 60
+    assert not said
+
+
+def test_each_environment_of_a_worker_has_its_own_time_to_be_made():
+    with slow_to_make(0.5, 3, 1.2) as env:
+        assert env.spec.name == "SlowToMake"
+
+
+def test_a_worker_whose_replacement_hangs_while_it_is_made_is_replaced_again(tmp_path):
+    (tmp_path / "well").touch()
+    said: list[str] = []
+    with slow_to_make(600.0, 2, 0.5, report=said.append, well=str(tmp_path / "well")) as env:
+        env.tick(np.full(2, RESET), idle(env), np.zeros(2, bool), np.arange(2))
+        (tmp_path / "well").unlink()
+        env._env.workers[0].process.kill()
+        with pytest.raises(WorkersFailed, match="failed 4 times"):
+            env.tick(np.full(2, STEP), idle(env), np.zeros(2, bool), np.full(2, -1))
+    assert [("SIGKILL" if not place else "within 0.5 seconds") in text for place, text in enumerate(said)] == [True] * 3
 
 
 STUCK = """

@@ -218,6 +218,15 @@ class RarelyOdd(Line):
         return obs, float("nan") if self.life % self.every == 0 else reward, terminated, truncated, info
 
 
+class SlowToMake(Line):
+    """Takes its time, as long as there is no file called "well"."""
+
+    def __init__(self, seconds: float, well: str = "", render_mode: str | None = None):
+        if not (well and Path(well).exists()):
+            time.sleep(seconds)
+        super().__init__()
+
+
 class Unseeded(Line):
     """Another episode for the same seed in every process."""
 

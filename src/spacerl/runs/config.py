@@ -97,7 +97,7 @@ class EnvSettings:
     """Processes that step them, or threads of a simulator that has its own; 0 steps them in the run's own thread.
     auto: one per core."""
     worker_timeout: Annotated[Seconds, Bookkeeping] = 60.0
-    """Seconds after which a worker that does not answer is replaced."""
+    """Seconds after which a worker that does not answer is replaced; each environment must be made within that time."""
     simulator: Annotated[Literal["auto", "host", "device"], Bookkeeping] = "auto"
     """Ant tasks: MuJoCo's threads on the host, or one program with the update on the device. auto: the device where it
     is an accelerator. A run may be resumed on the other one."""

@@ -43,15 +43,26 @@ FEW, SHARE = (
 class InProcessEnvs(BatchEnv):
     """Environments in this process, for workers, for debugging and for what cannot travel to another one.
 
-    One that `tolerates` it leaves out a few episodes in which a number is not finite; more of them end the run.
+    One that `tolerates` it leaves out a few episodes in which a number is not finite; more of them end the run. `watch`
+    is called before each environment is made.
     """
 
-    def __init__(self, recipe: Recipe, lanes: int, render_mode: str | None = None, tolerates: bool = False):
+    def __init__(
+        self,
+        recipe: Recipe,
+        lanes: int,
+        render_mode: str | None = None,
+        tolerates: bool = False,
+        watch: Callable[[], None] = lambda: None,
+    ):
         self.lanes, self.tolerates = lanes, tolerates
         self.notes: list[str] = []  # why episodes were left out, since somebody looked
         self.report: Callable[[str], None] | None = None
         self._whole = self._left_out = self._lost = 0
-        self.singles = [SingleEnv(recipe, render_mode) for _ in range(lanes)]
+        self.singles: list[SingleEnv] = []
+        for _ in range(lanes):
+            watch()
+            self.singles.append(SingleEnv(recipe, render_mode))
         self.observations = self.singles[0].observations
         self._spec = self.singles[0].spec
 

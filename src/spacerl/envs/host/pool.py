@@ -30,11 +30,11 @@ from spacerl.envs.host.channel import LONGEST_WAIT, Channel
 from spacerl.envs.host.replay import Episodes
 from spacerl.envs.host.shared import SharedTick, new_memory
 from spacerl.envs.host.single import BadStep, Recipe
-from spacerl.envs.host.worker import BAD_STEP, END, INPUT, PLAY, READY, TICK
+from spacerl.envs.host.worker import BAD_STEP, END, FAULT, INPUT, MAKING, PLAY, TICK
 from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, Episode, InputError, Tick
 
 FAULTS_IN_A_ROW = 3  # of one worker, without an episode completed in between, that a run survives
-SECONDS_TO_START = 120.0
+SECONDS_TO_START = 120.0  # of the interpreter and its imports, which are not the environment's doing
 TRIES = 2  # of an episode whose worker fails; one that fails twice is lost
 PATIENCE, LITTLE = 2.0, 0.5  # seconds in which workers that wait for work end by themselves, and those at work
 
@@ -45,6 +45,10 @@ class WorkersFailed(InputError):
 
 class Fault(Exception):
     """One worker's death: what it left behind says why."""
+
+
+class HangsInMaking(Fault):
+    """An environment that is not made in time."""
 
 
 class Worker:
@@ -81,22 +85,34 @@ class Worker:
             self.connection.send(message, timeout)
 
     def receive(self, timeout: float) -> Any:
-        """What a worker says once it is ready, and after a tick: why it left out episodes. A Fault with what is known
-        where it says nothing."""
+        """What a worker says after a tick or an episode: why it left out episodes, and the one that it played. A Fault
+        with what is known where it says nothing."""
+        _, content = self._said(timeout, Fault)
+        return content
+
+    def ready(self, timeout: float) -> tuple[EnvSpec, Any]:
+        """What a worker says once its environments are made, for each of which it has this time. The interpreter and
+        its imports, which are not the environment's doing, have a time of their own."""
+        kind, content = self._said(max(SECONDS_TO_START, timeout), Fault)
+        while kind == MAKING:
+            kind, content = self._said(timeout, HangsInMaking)
+        return content
+
+    def _said(self, timeout: float, hanging: type[Fault]) -> tuple[str, Any]:
         try:
             kind, content = self.connection.receive(timeout)
             self.owes_an_answer = False
         except TimeoutError:
-            raise Fault(f"it did not answer within {timeout:g} seconds\n{self._where_it_hangs()}") from None
+            raise hanging(f"it did not answer within {timeout:g} seconds\n{self._where_it_hangs()}") from None
         except (EOFError, OSError):
             raise Fault(f"{self._death()}\n{self._last_words()}") from None
-        if kind in (READY, TICK):
-            return content
         if kind == INPUT:
             raise InputError(content)
         if kind == BAD_STEP:
             raise BadStep(content)
-        raise Fault(content)
+        if kind == FAULT:
+            raise Fault(content)
+        return kind, content
 
     def _death(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -152,7 +168,7 @@ class WorkerPool(BatchEnv):
         self._in_a_row = [0] * len(self.workers)
         try:
             for index in range(len(self.workers)):
-                self._spec, self.observations = self._started(index)
+                self._spec, self.observations = self._started(index, first=True)
             self._shared = SharedTick(self._memory, self._spec, lanes)
         except BaseException:
             self.close()
@@ -162,12 +178,18 @@ class WorkerPool(BatchEnv):
     def spec(self) -> EnvSpec:
         return self._spec
 
-    def _started(self, index: int) -> tuple[EnvSpec, Any]:
-        """What a worker's environments are, and how their observations are translated."""
+    def _started(self, index: int, first: bool = False) -> tuple[EnvSpec, Any]:
+        """What a worker's environments are, and how their observations are translated. Where nothing was played yet,
+        one that is not made in time is not waited for again."""
         while True:
             try:
-                return self.workers[index].receive(max(SECONDS_TO_START, self.timeout))
+                return self.workers[index].ready(self.timeout)
             except Fault as fault:
+                if first and isinstance(fault, HangsInMaking):
+                    raise InputError(
+                        f"environment '{self.recipe.name}' was not made within {self.timeout:g} seconds "
+                        f"({last_words(str(fault))}): let it return, or raise worker-timeout where it is only slow"
+                    ) from fault
                 self._replace(index, fault)
 
     def tick(self, command: Any, action: Any, last: Any, seed: Any) -> Tick:
@@ -311,6 +333,13 @@ def _require_portable(recipe: Recipe) -> None:
             f"environment '{recipe.name}' cannot be sent to worker processes ({type(error).__name__}: {error}): give a "
             "function that makes it, or take workers 0"
         ) from error
+
+
+def last_words(text: str) -> str:
+    """The innermost lines of a stack that was dumped, which come first there; else the last lines that were written."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    dumped = [i for i, line in enumerate(lines) if "most recent call first" in line]
+    return ", ".join(lines[dumped[-1] + 1 :][:2] if dumped else lines[-3:])
 
 
 def _brief(text: str) -> str:

@@ -7,6 +7,7 @@ user's own script would run that script again.
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import signal
 import socket
@@ -15,7 +16,8 @@ import traceback
 
 from spacerl.envs.host.channel import Channel, die_with
 
-READY, TICK, PLAY, END, INPUT, BAD_STEP, FAULT = "ready", "tick", "play", "end", "input", "bad step", "fault"
+MAKING, READY, TICK, PLAY = "making", "ready", "tick", "play"
+END, INPUT, BAD_STEP, FAULT = "end", "input", "bad step", "fault"
 
 
 def serve(connection: Channel, memory: int) -> None:
@@ -32,7 +34,8 @@ def serve(connection: Channel, memory: int) -> None:
         try:
             if envs is None:
                 recipe, own, lanes = connection.receive()
-                envs = InProcessEnvs(recipe.fn, own.stop - own.start, tolerates=True)
+                making = functools.partial(connection.send, (MAKING, None))
+                envs = InProcessEnvs(recipe.fn, own.stop - own.start, tolerates=True, watch=making)
                 shared = SharedTick(memory, envs.spec, lanes)
                 connection.send((READY, (envs.spec, envs.observations)))
             message = connection.receive()

@@ -21,10 +21,10 @@ from typing import Any
 
 import spacerl
 from spacerl.envs.host.check.findings import PROBLEM, Finding, Findings
+from spacerl.envs.host.pool import SECONDS_TO_START, last_words
 from spacerl.types import InputError
 
 STARTING, USUAL_TIMEOUT = "start", 60.0
-SECONDS_TO_START = 120.0  # of the interpreter and its imports, which are not the environment's doing
 
 
 def check_in_worker(arguments: dict[str, Any], timeout: float = USUAL_TIMEOUT) -> Findings:
@@ -90,15 +90,8 @@ def _outcome(worker: subprocess.Popen, reading: int, timeout: float, log: Any, e
 
 def _lost(env: str, kind: str, said: str, fix: str, log: Any) -> Findings:
     log.seek(0)
-    where = _last_words(log.read())
+    where = last_words(log.read())
     return Findings(env, (), (Finding(PROBLEM, kind, f"{said} ({where})" if where else said, fix),))
-
-
-def _last_words(text: str) -> str:
-    """The innermost lines of a stack that was dumped, which come first there; else the last lines that were written."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    dumped = [i for i, line in enumerate(lines) if "most recent call first" in line]
-    return ", ".join(lines[dumped[-1] + 1 :][:2] if dumped else lines[-3:])
 
 
 def _findings(content: dict[str, Any]) -> Findings:
