@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
+import pickle
 import re
 import sys
 import tomllib
@@ -24,6 +27,7 @@ from spacerl.runs.fields import names_of
 from spacerl.runs.folder import RunFolder
 from spacerl.runs.toml import read_toml, toml_text
 from spacerl.training import progress
+from spacerl.training.settings import resolve
 from spacerl.types import ActionSpace, InputError
 from support.runs import made
 
@@ -131,6 +135,102 @@ def test_a_device_is_chosen_or_refused(capsys):
     assert json.loads((result.folder / "versions.json").read_text())["device"].startswith("cpu")
     assert "allowed are cpu" in refused(capsys, "train", "point-circle", "--algorithm", "trpo", "--device", "tpu")
     assert "cpu:7" in refused(capsys, "evaluate", "run", "--device", "cpu:7")
+
+
+# ---------------------------------------------------------------- settings as one value
+
+SOME = {"task": "point-circle", "baseline": "near", "updates": 3, "hidden": [4]}
+
+
+def test_a_config_has_every_setting_there_is():
+    options = {name for entry in ALGORITHMS.values() for name in names_of(entry.options)}
+    assert set(names_of(spacerl.Config)) == {*SETTINGS, *options}
+    named = {"task", "algorithm", "baseline", "cost"}
+    hints = typing.get_type_hints(spacerl.Config.__init__, include_extras=True)
+    (taken,) = typing.get_args(hints["settings"])
+    assert set(taken.__annotations__) == set(spacerl.Settings.__annotations__) | named
+
+
+def test_a_config_says_what_was_given_and_knows_the_rest():
+    config = spacerl.Config(**SOME)
+    assert repr(config) == "Config(task='point-circle', baseline=('near',), updates=3, hidden=(4,))"
+    assert eval(repr(config), {"Config": spacerl.Config}) == config
+    complete = resolve(config.given)
+    for name, value in {**complete.values, **complete.options}.items():
+        if name != "start":  # auto, until it is known whether the algorithm can
+            assert getattr(config, name) == value, name
+    assert config.multiplier_rate is None  # an option of another algorithm
+    assert spacerl.Config(task="env:Pendulum-v1").rollout_length is None
+    assert spacerl.Config(task="ant-circle", algorithm="trpo").initial_std == 0.15
+
+
+def test_a_config_is_a_value():
+    config = spacerl.Config(**SOME)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.delta = 3.0
+    assert config.replace(seed=0) == config  # which it is anyway
+    assert hash(config.replace(seed=0)) == hash(config)
+    assert config.replace(seed=1) != config
+    assert config.replace(algorithm="pcpo").given == config.given | {"algorithm": "pcpo"}
+    assert config.replace(algorithm="pcpo").pull_kl is None
+    assert dataclasses.replace(config, seed=2) == config.replace(seed=2)
+    assert dataclasses.asdict(config)["baseline"] == ("near",)
+    for copied in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+        assert (copied, copied.given) == (config, config.given)
+
+
+def test_a_config_is_a_file_and_comes_back():
+    config = spacerl.Config(
+        task="env:Pendulum-v1",
+        cost={"a": "info:hit", "b": "none"},
+        cost_limit={"a": 1.5, "b": 2},
+        baseline=Path("x.zip"),
+    )
+    assert config.cost == ("a=info:hit", "b=none")
+    assert config.to_toml("x.toml") == Path("x.toml").read_text()
+    assert spacerl.Config.from_toml("x.toml") == config
+    assert spacerl.Config.from_toml("x.toml").given == config.given
+    with pytest.raises(InputError, match="nothing is overwritten"):
+        config.to_toml("x.toml")
+    Path("y.toml").write_text("delta = -1")
+    with pytest.raises(InputError, match=r"config 'y\.toml': delta is -1"):
+        spacerl.Config.from_toml("y.toml")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"dleta": 1.0}, "did you mean 'delta'"),
+        ({"delta": 0.0}, "delta is 0.0: allowed is a finite number above 0"),
+        ({"task": "point-circel"}, "did you mean 'point-circle'"),
+        ({"algorithm": "trpo", "pull_kl": 0.1}, "it belongs to space"),
+        ({"cost_limit": {"a": -1.0}}, "cost-limit is -1"),
+        ({"env": "Pendulum-v1"}, "task='env:ID'"),
+        ({"baseline": len}, "baseline is builtin_function_or_method, and a config holds names alone"),
+        ({"cost": {"a": len}}, "cost is builtin_function_or_method"),
+        ({"algorithm": Recipe("x", ())}, "algorithm is Recipe"),
+    ],
+)
+def test_what_a_config_cannot_hold_is_one_sentence(settings, said):
+    with pytest.raises(InputError, match=re.escape(said)):
+        spacerl.Config(**settings)
+
+
+def test_a_config_trains_sweeps_and_iterates():
+    """What is given beside it has the last word; the run is that of the same keywords."""
+    config = spacerl.Config(task="point-circle", **{name: TINY[name] for name in TINY if name != "log"})
+    run = spacerl.train(config=config, seed=3, out="run", log=(), progress=False)
+    again = spacerl.Config.from_toml("run/config.toml")
+    assert (again.seed, again.hidden, again.algorithm) == (3, (4,), "trpo")
+    assert again == config.replace(seed=3, start="fresh")
+    same = spacerl.train("point-circle", seed=3, out="same", progress=False, **TINY)
+    assert same.metrics[0]["J_R"] == run.metrics[0]["J_R"]
+    folders = spacerl.sweep(config=config, seeds=(1,), out="sweep", log=(), progress=False)
+    folders += spacerl.iterate(
+        1, config=config, baseline="near", algorithm="pcpo", out="rounds", log=(), progress=False
+    )
+    assert [RunFolder(folder).config().batch_size for folder in folders] == [100, 100]
+    assert RunFolder(folders[1]).config().algorithm == "pcpo"
 
 
 # ---------------------------------------------------------------- results and progress

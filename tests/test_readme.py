@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands."""
+"""The Python of the README, and of the page about Python, runs as it stands."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import spacerl
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
@@ -31,6 +31,17 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert isinstance(names["action"], np.ndarray)
     assert np.abs(names["action"]) <= 2.0
     assert spacerl.load_policy("runs/mine").observation_space.shape == (3,)
+
+
+def test_the_example_of_a_config_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (program,) = blocks("python", "docs/api.md")
+    assert "updates=5, batch_size=2000" in program
+    names: dict = {}
+    small = program.replace("updates=5, batch_size=2000", "updates=1, batch_size=100, hidden=(4,)")
+    exec(compile(small, "api.md", "exec"), names)
+    assert names["again"] == names["config"].replace(seed=1)
+    assert spacerl.Config.from_toml("pcpo.toml").algorithm == "pcpo"
 
 
 @pytest.mark.slow

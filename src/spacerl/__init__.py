@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         train,
     )
     from spacerl.runs.keywords import Settings
+    from spacerl.training.config import Config
     from spacerl.training.sinks import Sink
     from spacerl.training.train import Result
     from spacerl.types import ActionSpace, BatchEnv, EnvSpec, InputError, JaxEnv, Proposal, StepInputs
@@ -30,6 +31,7 @@ __all__ = [
     "ActionSpace",
     "Algorithm",
     "BatchEnv",
+    "Config",
     "EnvSpec",
     "InputError",
     "JaxEnv",
@@ -53,6 +55,7 @@ __all__ = [
 ]
 _ELSEWHERE = {
     "Algorithm": "spacerl.algorithms.contract",
+    "Config": "spacerl.training.config",
     "Needs": "spacerl.algorithms.contract",
     "Result": "spacerl.training.train",
     "Settings": "spacerl.runs.keywords",

@@ -22,6 +22,7 @@ from spacerl.runs.folder import RunFolder
 from spacerl.runs.keywords import Settings
 from spacerl.runs.toml import read_toml
 from spacerl.training.assemble import Given, baseline_names
+from spacerl.training.config import Config
 from spacerl.training.iterate import iterate_runs
 from spacerl.training.origin import code_named_by, named_in, require_consent, require_consent_to_file
 from spacerl.training.settings import read_config, resolve
@@ -47,7 +48,7 @@ def train(
     progress: bool = True,
     log: Sequence[str] = USUAL_LOGS,
     on_update: Any = None,
-    config: str | Path | Mapping[str, Any] | None = None,
+    config: Config | str | Path | Mapping[str, Any] | None = None,
     device: str | None = None,
     **settings: Unpack[Settings],
 ) -> Result:
@@ -64,9 +65,9 @@ def train(
     `algorithm` is a name (space, unless a `config` says another), or a `spacerl.Algorithm` of yours. `on_update` is
     called with the metrics of every update: a function of a dictionary, a `spacerl.Sink`, or several; one that returns
     True stops the run, which can be resumed.
-    `log` names what else is kept: tensorboard, wandb, mlflow. `config` is a TOML file of settings, such as the
-    config.toml of a run, or a dictionary of them; what is given beside it has the last word. `device` is cpu, gpu or
-    tpu, by default the one that JAX takes.
+    `log` names what else is kept: tensorboard, wandb, mlflow. `config` is a `spacerl.Config`, a TOML file of settings
+    such as the config.toml of a run, or a dictionary of them; what is given beside it has the last word. `device` is
+    cpu, gpu or tpu, by default the one that JAX takes.
     """
     given = _given(env, baseline, cost, algorithm, trust)
     draft = resolve(_all_settings(task, given, algorithm, settings, config), given.algorithm)
@@ -111,7 +112,7 @@ def sweep(
     progress: bool = True,
     log: Sequence[str] = USUAL_LOGS,
     on_update: Any = None,
-    config: str | Path | Mapping[str, Any] | None = None,
+    config: Config | str | Path | Mapping[str, Any] | None = None,
     device: str | None = None,
     **settings: Unpack[Settings],
 ) -> list[Path]:
@@ -139,7 +140,7 @@ def iterate(
     progress: bool = True,
     log: Sequence[str] = USUAL_LOGS,
     on_update: Any = None,
-    config: str | Path | Mapping[str, Any] | None = None,
+    config: Config | str | Path | Mapping[str, Any] | None = None,
     device: str | None = None,
     **settings: Unpack[Settings],
 ) -> list[Path]:
@@ -188,10 +189,10 @@ def _all_settings(
     given: Given,
     algorithm: str | Algorithm | None,
     settings: Mapping[str, Any],
-    config: str | Path | Mapping[str, Any] | None,
+    config: Config | str | Path | Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Settings by name, with what their objects are called in a config; those of a file have the first word."""
-    filed = dict(config) if isinstance(config, Mapping) else read_toml(Path(config)) if config is not None else {}
+    filed = _filed(config)
     if task is not None and given.env is not None:
         raise InputError(f"both a task ('{task}') and an env were given: give one of them")
     if given.env is not None:
@@ -212,6 +213,15 @@ def _all_settings(
     if given.cost is not None or "cost" not in filed:
         named["cost"] = make.cost_texts(given.cost)
     return {**filed, **named, **settings}
+
+
+def _filed(config: Config | str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a config says, of whatever kind it is."""
+    if config is None:
+        return {}
+    if isinstance(config, Config):
+        return config.given
+    return dict(config) if isinstance(config, Mapping) else read_toml(Path(config))
 
 
 # Policies of runs -----------------------------------------------------------------------------------------------------

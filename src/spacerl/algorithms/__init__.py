@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from spacerl.algorithms import cpo, lagrangian, pcpo, pretrain, space, space_printed, trpo, weighted
 from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Needs
 
-__all__ = ["ALGORITHMS", "Algorithm", "AlgorithmEntry", "Needs"]
+__all__ = ["ALGORITHMS", "Algorithm", "AlgorithmEntry", "AnyOptions", "Needs"]
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "space": space.ENTRY,
@@ -24,3 +26,14 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "d-pcpo": weighted.D_PCPO,
     "pretrain": pretrain.ENTRY,
 }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnyOptions(
+    space.SpaceOptions,
+    lagrangian.LagrangianOptions,
+    lagrangian.PIDOptions,
+    weighted.ScheduledWeightOptions,
+    pretrain.PretrainOptions,
+):
+    """The options of all rules above in one record, as editors and type checkers know them."""

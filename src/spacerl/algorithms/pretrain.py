@@ -20,7 +20,7 @@ from spacerl.types import Array, BaselineMeasurement, Measured, Proposal, StepIn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainOptions(DivergenceOptions, ProjectionOptions):
+class PretrainOptions(ProjectionOptions, DivergenceOptions):
     pretrain_tolerance: Annotated[float, Range(lambda x: 0 <= x < 1, "a number from 0 to below 1")] = 0.05
     """Imitation ends when J_R is within this fraction of the baseline's."""
     pretrain_updates: Count = 100_000

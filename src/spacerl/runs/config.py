@@ -203,7 +203,7 @@ GROUPS = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunConfig(
+class RunSettings(
     CheckpointSettings,
     BaselineSettings,
     SolverSettings,
@@ -212,6 +212,11 @@ class RunConfig(
     EnvSettings,
     MainSettings,
 ):
+    """All settings but those of the algorithm."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig(RunSettings):
     """Everything that decides a run. `options` are the settings of its algorithm, by name."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)

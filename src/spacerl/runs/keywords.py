@@ -6,6 +6,7 @@ tests/test_first_day.py compares this list with the settings that there are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Literal, TypedDict
 
 
@@ -87,3 +88,12 @@ class Settings(TypedDict, total=False):
     threshold_rule: Literal["lemma", "fixed"]
     weight_decay: float
     weight_schedule: Literal["printed", "decay"]
+
+
+class ConfigSettings(Settings, total=False):
+    """Settings that `spacerl.Config` takes."""
+
+    task: str
+    algorithm: str
+    baseline: str | PathLike[str] | Sequence[str | PathLike[str]]
+    cost: str | Sequence[str] | Mapping[str, str]

@@ -28,6 +28,8 @@ def _value(value: Any) -> str:
         return str(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(name)} = {_value(each)}' for name, each in value.items())}}}"
     return json.dumps(str(value))  # a JSON text is a TOML text
 
 

@@ -58,33 +58,45 @@ def resolve(settings: Mapping[str, Any], algorithm: Algorithm | None = None) -> 
 
     `algorithm` is one that was passed as an object: it has no options here.
     """
-    given = {name: plain(value) for name, value in settings.items() if value is not None}
-    task = check_value("task", given.get("task", ""), str)
-    if not is_own(task):
-        task_named(task)
-    named = check_value("preset", given.get("preset", "spacerl"), Literal["spacerl", "paper"])
-    preset = preset_settings(None if is_own(task) else task, named)
-    name = check_value("algorithm", given.get("algorithm", "space"), str)
-    allowed = _option_names(name) if algorithm is None else []
-    for unknown in given:
-        if unknown not in SETTINGS and unknown not in allowed:
-            raise _unknown_setting(unknown, name, allowed)
-    values = defaults_of(RunConfig) | {key: preset[key] for key in preset if key in SETTINGS}
-    values |= {key: value for key, value in given.items() if key in SETTINGS}
-    values["baseline"] = _as_tuple(values["baseline"])
-    limits = values.pop("cost_limit", ())
-    values = checked(RunConfig, values)
-    values["cost_limit"] = _given_limits(limits, task, values["cost"])
-    if is_own(task) and "rollout_length" not in given:
-        values["rollout_length"] = None  # the environment's own
-    preferred = {key: value for key, value in {**preset, **given}.items() if key in allowed}
-    options = {} if algorithm else algorithm_options(name, preferred)
-    rule = algorithm or make_algorithm(name, options)
+    values, options = completed(settings, algorithm is not None)
+    if not values["task"]:
+        raise InputError("task was not given: `spacerl tasks` lists them")
+    values["cost_limit"] = _required_limits(values)
+    rule = algorithm or make_algorithm(values["algorithm"], options)
     if values["start"] == "auto" and not rule.starts_at_baseline:
         values["start"] = "fresh"
     draft = Draft(values, options, rule)
     _require_needs(draft)
     return draft
+
+
+def completed(settings: Mapping[str, Any], own_rule: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All settings and options by name: what was given, checked, and the task's and the algorithm's own for the rest.
+
+    Without a task the rest is as for an environment of the user's. A rule of the user's has no options.
+    """
+    given = {name: plain(value) for name, value in settings.items() if value is not None}
+    task = check_value("task", given.get("task", ""), str)
+    own = not task or is_own(task)
+    if not own:
+        task_named(task)
+    named = check_value("preset", given.get("preset", "spacerl"), Literal["spacerl", "paper"])
+    preset = preset_settings(None if own else task, named)
+    name = check_value("algorithm", given.get("algorithm", "space"), str)
+    allowed = [] if own_rule else _option_names(name)
+    for unknown in given:
+        if unknown not in SETTINGS and unknown not in allowed:
+            raise _unknown_setting(unknown, name, allowed)
+    values = defaults_of(RunConfig) | {"task": task} | {key: preset[key] for key in preset if key in SETTINGS}
+    values |= {key: value for key, value in given.items() if key in SETTINGS}
+    values["baseline"] = _as_tuple(values["baseline"])
+    limits = values.pop("cost_limit", ())
+    values = checked(RunConfig, values)
+    values["cost_limit"] = _checked_limits(limits)
+    if own and "rollout_length" not in given:
+        values["rollout_length"] = None  # the environment's own
+    preferred = {key: value for key, value in {**preset, **given}.items() if key in allowed}
+    return values, {} if own_rule else algorithm_options(name, preferred)
 
 
 def _as_tuple(value: Any) -> Any:
@@ -123,18 +135,24 @@ def needs_of(algorithm: str) -> Needs:
     return entry.make(entry.options()).needs
 
 
-def _given_limits(limits: Any, task: str, cost: tuple[str, ...]) -> Any:
+def _checked_limits(limits: Any) -> Any:
     """A number, several, or a dictionary by name, as far as it can be checked without the environment."""
-    limits = limits if isinstance(limits, dict) else limits if isinstance(limits, tuple) else (limits,)
-    if not limits and cost and cost[0].rpartition("=")[2] == "none":
-        return (0.0,)  # of a cost that is always zero
-    if not limits and is_own(task):
-        raise InputError("cost-limit was not given: your environment needs one, a number or one per cost")
+    limits = limits if isinstance(limits, dict) else _as_tuple(limits)
     for limit in limits.values() if isinstance(limits, dict) else limits:
         number = isinstance(limit, int | float) and not isinstance(limit, bool)
         if not number or not math.isfinite(limit) or limit < 0:
             allowed = "a finite number that is not negative" + ("" if number else ", or one per cost")
             raise InputError(f"cost-limit is {limit!r}: allowed is {allowed}")
+    return limits
+
+
+def _required_limits(values: Mapping[str, Any]) -> Any:
+    """The limits that were given, of which a cost that is always zero needs none."""
+    limits, cost = values["cost_limit"], values["cost"]
+    if not limits and cost and cost[0].rpartition("=")[2] == "none":
+        return (0.0,)
+    if not limits and is_own(values["task"]):
+        raise InputError("cost-limit was not given: your environment needs one, a number or one per cost")
     return limits
 
 
