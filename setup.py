@@ -1,14 +1,21 @@
 """The README as an index shows it: a page there has no files beside it, so that links must be whole or plain text."""
 
 import re
+import tomllib
 from pathlib import Path
 
 from setuptools import setup
 
-REPOSITORY = ""  # where the sources are published, such as https://host/owner/spacerl; empty until they are
+HERE = Path(__file__).parent
 
 
-def for_an_index(text: str, repository: str = REPOSITORY) -> str:
+def repository_of(pyproject: str) -> str:
+    """Where the sources are published: `Repository` among the project's URLs, such as https://host/owner/spacerl. It is
+    empty until they are."""
+    return tomllib.loads(pyproject)["project"].get("urls", {}).get("Repository", "").rstrip("/")
+
+
+def for_an_index(text: str, repository: str) -> str:
     """README.md with links to its repository, or, where there is none yet, without pictures and with the names of
     files in the place of links to them."""
 
@@ -25,5 +32,6 @@ def for_an_index(text: str, repository: str = REPOSITORY) -> str:
 
 
 if __name__ == "__main__":
-    readme = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
-    setup(long_description=for_an_index(readme), long_description_content_type="text/markdown")
+    repository = repository_of((HERE / "pyproject.toml").read_text(encoding="utf-8"))
+    readme = (HERE / "README.md").read_text(encoding="utf-8")
+    setup(long_description=for_an_index(readme, repository), long_description_content_type="text/markdown")

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -41,6 +42,17 @@ def test_the_readme_of_an_index_page_has_no_link_to_a_file_beside_it():
     assert not re.search(beside, linked)
     assert "(https://example.org/spacerl/raw/main/docs/images/quickstart.png)" in linked
     assert "[docs/environments.md](https://example.org/spacerl/blob/main/docs/environments.md)" in linked
+
+
+def test_where_the_sources_are_published_is_said_once():
+    """One line among the project's URLs makes the README's pictures and links whole, and is part of the metadata."""
+    repository_of = setup_module_of_the_project().repository_of
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    there = tomllib.loads(pyproject)["project"]["urls"]
+    assert repository_of(pyproject) == there.get("Repository", "")
+    published = pyproject.replace("[project.urls]", '[project.urls]\nRepository = "https://example.org/spacerl/"')
+    if "Repository" not in there:
+        assert repository_of(published) == "https://example.org/spacerl"
 
 
 def test_every_file_that_the_readme_and_the_docs_link_to_exists():
