@@ -68,10 +68,13 @@ def test_the_best_is_the_one_that_earns_most_within_all_limits_and_else_the_one_
     assert rows[0]["episode_return"] == pytest.approx(5.0)
 
 
+EVALUATED = {"evaluate_every": 2, "evaluation_episodes": 3, "evaluation_mode": "deterministic"}
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "run"
-    spacerl.train("point-circle", out=folder, updates=5, evaluate_every=2, evaluation_episodes=3, **TINY)
+    spacerl.train("point-circle", out=folder, updates=5, **EVALUATED, **TINY)
     return folder
 
 
@@ -97,7 +100,7 @@ def test_a_run_is_evaluated_every_so_often_and_at_its_end_and_learns_the_same(ru
 
 def test_the_random_policy_is_evaluated_where_that_is_asked_for(run, tmp_path):
     folder = tmp_path / "run"
-    settings = {"updates": 2, "evaluate_every": 2, "evaluation_episodes": 3, "evaluation_mode": "stochastic"}
+    settings = {"updates": 2, "evaluate_every": 2, "evaluation_episodes": 3}  # of point circle: its policies need it
     spacerl.train("point-circle", out=folder, **settings, **TINY)
     (row,) = RunFolder(folder).evaluations()
     played = play_episodes(
@@ -109,7 +112,7 @@ def test_the_random_policy_is_evaluated_where_that_is_asked_for(run, tmp_path):
 
 def test_a_resumed_run_evaluates_what_is_left(run, tmp_path):
     folder = tmp_path / "run"
-    settings = {"updates": 5, "evaluate_every": 2, "evaluation_episodes": 3, "checkpoint_every": 3}
+    settings = {"updates": 5, "checkpoint_every": 3, **EVALUATED}
     stop = iter(range(1, 9))
     spacerl.train("point-circle", out=folder, on_update=lambda row: next(stop) == 3, **settings, **TINY)
     assert [row["update"] for row in RunFolder(folder).evaluations()] == [2]

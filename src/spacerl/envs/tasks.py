@@ -130,7 +130,10 @@ TRAFFIC = POINT | {
 POINT_CIRCLE = Task(
     name="point-circle",
     summary="point robot rewarded for a wide circle, kept between two walls",
-    settings=POINT | {"rollout_length": 50, "cost_limit": 5.0, "divergence_threshold": 5.0, "updates": 1000},
+    settings=POINT
+    | {"rollout_length": 50, "cost_limit": 5.0, "divergence_threshold": 5.0, "updates": 1000}
+    # Its policies circle by their randomness: without it most stand still, at no cost.
+    | {"evaluation_mode": "stochastic", "evaluation_episodes": 200},
     jax_env="spacerl.envs.point.robot:PointCircle",
     gymnasium_id="spacerl/PointCircle-v0",
     gymnasium_env="spacerl.envs.point.gymnasium:PointCircleEnv",
