@@ -313,6 +313,12 @@ def test_training_without_a_baseline_says_which_there_are(capsys):
     assert "--baseline with a policy file, a run folder, or a policy of yours" in told
 
 
+def test_what_baseline_show_takes_is_said(capsys):
+    told = refused(capsys, "baseline", "show", "point-circel")
+    assert "unknown task, policy file or run folder 'point-circel'" in told
+    assert "did you mean 'point-circle'?" in told
+
+
 def test_a_zip_that_was_cut_is_said_to_be(tmp_path):
     Path("model.zip").write_bytes(b"PK\x03\x04" + bytes(40))
     with pytest.raises(InputError, match="damaged, cut short or no zip archive"):

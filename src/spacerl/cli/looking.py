@@ -13,7 +13,7 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from spacerl.runs.names import printable
-from spacerl.types import InputError
+from spacerl.types import InputError, unknown_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,6 +255,8 @@ class BaselineShow:
         from spacerl.api import load_policy
         from spacerl.envs.tasks import TASKS
 
+        if self.which not in TASKS and not Path(self.which).exists():
+            raise unknown_name("task, policy file or run folder", self.which, TASKS)
         files = TASKS[self.which].shipped() if self.which in TASKS else {self.which: self.which}
         if not files:
             raise InputError(
