@@ -96,7 +96,7 @@ def test_a_config_names_an_environment_and_limits_by_name(monkeypatch):
     )
     given: dict = {}
     monkeypatch.setattr(
-        spacerl.api, "train", lambda **arguments: given.update(arguments) or types.SimpleNamespace(folder=1)
+        "spacerl.api.train", lambda **arguments: given.update(arguments) or types.SimpleNamespace(folder=1)
     )
     main(["train", "--config", "x.toml", "--seed=7"])
     assert (given["env"], given["algorithm"], given["seed"]) == ("Pendulum-v1", "pcpo", 7)
