@@ -198,7 +198,7 @@ def _sums_of_whole(
         more = min(play.episodes - len(found), 4 * env.lanes)
         noise = jax.vmap(lambda n: family.noise(jax.random.fold_in(key, n), (play.length,)))(begun + np.arange(more))
         noises = np.zeros_like(noise) if play.deterministic else np.asarray(noise)
-        played = [each for each in env.play(act, rng.integers(0, 2**31, more), noises) if each is not None]
+        played = [each for each in env.play(act, list(rng.integers(0, 2**31, more)), list(noises)) if each is not None]
         found += [_sums_of(each, discount) for each in played]
         begun += more
         if told is not None and played:

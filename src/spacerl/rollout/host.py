@@ -153,7 +153,7 @@ def whole_episodes(
     rng, demand, found, begun = np.random.default_rng(seed), _Demand(steps, None, length), [], 0
     while (more := demand.more(np.zeros(0))) > 0:
         noises = [noise_of(begun + i) for i in range(more)]
-        played = [each for each in env.play(act, rng.integers(0, 2**31, more), noises) if each is not None]
+        played = [each for each in env.play(act, list(rng.integers(0, 2**31, more)), noises) if each is not None]
         begun += more
         found += played
         demand.finished += len(played)

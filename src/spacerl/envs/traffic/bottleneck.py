@@ -86,7 +86,7 @@ class _Lane(NamedTuple):
     apart: int
     length: float  # m
 
-    def index(self, position: float) -> int:
+    def segment(self, position: float) -> int:
         return self.first + min(int(position / self.length * self.segments), self.segments - 1) * self.apart
 
 
@@ -212,7 +212,7 @@ class Bottleneck(Scenario):
                 continue
             limit, lane, told = SPEED_LIMIT, CONTROLLED_LANES.get(road), self._limit.get(name)
             if lane is not None:
-                change = action[lane.index(position)]
+                change = action[lane.segment(position)]
                 limit = min(max((SPEED_LIMIT if told is None else told) + change, LEAST_SPEED), SPEED_LIMIT)
             if limit != told:
                 self.api.vehicle.setMaxSpeed(name, limit)
@@ -238,7 +238,7 @@ class Bottleneck(Scenario):
         for name, road, position, speed in zip(*self._seen, strict=True):
             lane = SEEN_LANES.get(road)
             if lane is not None:
-                index = lane.index(position) + (SEEN if _is_autonomous(name) else 0)
+                index = lane.segment(position) + (SEEN if _is_autonomous(name) else 0)
                 count[index] += 1
                 total[index] += speed
         means = [speeds / (number or 1) / 50.0 for speeds, number in zip(total, count, strict=True)]
