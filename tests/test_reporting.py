@@ -347,11 +347,12 @@ def test_report_is_replaced_whole_and_leaves_nothing_behind(tmp_path, monkeypatc
     out = tmp_path / "pages"
     out.mkdir()
     assert write_report(runs, out) == out / "report.html"
-    (out / "report.html").write_text("the old page")
+    old = (out / "report.html").read_text() + "the old page"
+    (out / "report.html").write_text(old)
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         write_report(runs, out)
-    assert (out / "report.html").read_text() == "the old page"
+    assert (out / "report.html").read_text() == old
     assert [path.name for path in out.iterdir()] == ["report.html"]
 
 

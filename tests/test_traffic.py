@@ -613,7 +613,6 @@ def has_netconvert():
         return False
 
 
-@pytest.mark.skipif(not has_netconvert(), reason="another process needs SUMO's programs: make test-traffic")
 def two_episodes(**how):
     env = gymnasium.make("spacerl/Grid-v0", **how)
     seen = []
@@ -624,6 +623,7 @@ def two_episodes(**how):
     return np.array(seen)
 
 
+@pytest.mark.skipif(not has_netconvert(), reason="another process needs SUMO's programs: make test-traffic")
 def test_a_window_shows_the_same_simulation(monkeypatch):
     """Through a socket, with the program that has no window in the place of sumo-gui: there is no screen here."""
     found = simulation.sumo_program

@@ -38,6 +38,8 @@ def as_named_now(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     radii it had; what the last step promised is unknown, and the averages of promises begin anew.
     """
     arrays = {RENAMED.get(name, name): array for name, array in arrays.items()}
+    if "algorithm.J_C_error" in arrays:
+        arrays |= _estimates_of(arrays["algorithm.previous_J_C"], arrays.pop("algorithm.J_C_error"))
     if "algorithm.due_gain" not in arrays:
         return arrays
     gone = ("gained", "promised_gain", "promised_J_C", "due_gain", "due_J_C")
@@ -48,6 +50,12 @@ def as_named_now(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     kept["algorithm.nearest_J_D"] = kept.pop("algorithm.previous_J_D")
     kept |= {"algorithm.shortfall": zero, "algorithm.promised": zero, "algorithm.trust": np.ones((), np.float32)}
     return kept | {f"algorithm.promise.{name}": array for name, array in promise.items()}
+
+
+def _estimates_of(J_C: np.ndarray, error: np.ndarray) -> dict[str, np.ndarray]:
+    """What guarded SPACE knows of its costs, from when it was the newest batch alone."""
+    known = {"mean": J_C, "variance": error**2, "noise": error**2, "drift": np.zeros_like(J_C)}
+    return {f"algorithm.cost.{name}": array for name, array in known.items()}
 
 
 def from_arrays(arrays: dict[str, np.ndarray], template: TrainState, source: str) -> TrainState:
