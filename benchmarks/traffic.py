@@ -45,11 +45,17 @@ class Row(NamedTuple):
     algorithm: str
     baseline: str | None
     projection: str | None = None  # that of the preset, the 2-norm, unless it is given
+    delta: float | None = None  # that of the preset, the paper's, unless it is given
 
     @property
     def label(self) -> str:
-        projection = f", {self.projection}" if self.projection else ""
-        return self.algorithm + (f" from {self.baseline}" if self.baseline else "") + projection
+        source = f" from {self.baseline}" if self.baseline else ""
+        return ", ".join([self.algorithm + source, *(f"{name} {value}" for name, value in self.others.items())])
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """Settings that are not the preset's."""
+        return {name: value for name in ("projection", "delta") if (value := getattr(self, name)) is not None}
 
 
 ROWS = (
@@ -57,6 +63,9 @@ ROWS = (
     Row("pcpo", None),
     Row("space-printed", "near"),
     Row("cpo", None),
+    Row("pcpo", None, delta=1e-2),
+    Row("cpo", None, delta=1e-2),
+    Row("space", "near", delta=1e-2),
     Row("space", "rule"),
     Row("f-pcpo", "near"),
     Row("f-cpo", "near"),
@@ -69,8 +78,8 @@ ROWS = (
 
 
 def folder(options: argparse.Namespace, task: str, row: Row, seed: int) -> Path:
-    projection = f".{row.projection}" if row.projection else ""
-    return options.out / f"{task}.{row.algorithm}.{row.baseline or 'none'}{projection}.{seed}"
+    others = "".join(f".{value}" for value in row.others.values())
+    return options.out / f"{task}.{row.algorithm}.{row.baseline or 'none'}{others}.{seed}"
 
 
 class Work(NamedTuple):
@@ -116,9 +125,7 @@ def run_one(options: argparse.Namespace, work: Work, until: float) -> None:
         spacerl.resume(out, updates=work.updates, **watching)
     else:
         length = options.rollout_length or horizon(work.task)
-        settings: dict[str, Any] = {"batch_size": work.batch, "environments": options.environments}
-        if work.row.projection:
-            settings["projection"] = work.row.projection
+        settings: dict[str, Any] = {"batch_size": work.batch, "environments": options.environments, **work.row.others}
         if options.rollout_length:
             settings["rollout_length"] = length
         spacerl.train(
