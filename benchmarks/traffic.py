@@ -46,6 +46,7 @@ class Row(NamedTuple):
     baseline: str | None
     projection: str | None = None  # that of the preset, the 2-norm, unless it is given
     delta: float | None = None  # that of the preset, the paper's, unless it is given
+    start: str | None = None  # where the limit decides it unless it is given
 
     @property
     def label(self) -> str:
@@ -55,7 +56,7 @@ class Row(NamedTuple):
     @property
     def others(self) -> dict[str, Any]:
         """Settings that are not the preset's."""
-        return {name: value for name in ("projection", "delta") if (value := getattr(self, name)) is not None}
+        return {name: value for name in ("projection", "delta", "start") if (value := getattr(self, name)) is not None}
 
 
 ROWS = (
@@ -66,10 +67,11 @@ ROWS = (
     Row("pcpo", None, delta=1e-2),
     Row("cpo", None, delta=1e-2),
     Row("space", "near", delta=1e-2),
+    Row("space", "near", start="baseline"),
     Row("space", "rule"),
+    Row("space-printed", "near", "kl"),
     Row("f-pcpo", "near"),
     Row("f-cpo", "near"),
-    Row("space-printed", "near", "kl"),
     Row("space", "near", "kl"),
     Row("pcpo", None, "kl"),
     Row("d-pcpo", "near"),
@@ -290,42 +292,51 @@ def bare(task: str, steps: int) -> float:
 
 
 class Share(NamedTuple):
-    """Where the time of a step went, µs: means over the steps that nothing interrupted."""
+    """Where the time of an episode went, µs of a core for each of its steps."""
 
-    simulator: float  # SUMO's step and reading all vehicles; not the few calls beside them
-    all: float  # everything between two actions of the policy
+    step: float  # SUMO's step
+    read: float  # reading all vehicles and telling new ones how to drive, conversion to Python's numbers included
+    load: float  # the new episode that SUMO loads
+    all: float  # everything from one episode to the next
+
+    @property
+    def simulator(self) -> float:
+        return self.step + self.read + self.load
 
 
-def single(task: str, steps: int, hidden: tuple[int, ...]) -> Share:
-    """An episode with an untrained policy, as a worker plays it.
+def single(task: str, length: int, hidden: tuple[int, ...], seed: int) -> Share:
+    """An episode of an untrained policy, as a worker plays it.
 
-    Time is that of the clock, since asking for the time of a core can take as long as SUMO's step; steps of more than
-    one and a half times the median, in which something else had the core, are left out.
+    Parts are those of the clock, since asking for a core's time can take as long as SUMO's step; what interrupts an
+    episode takes the same part of everything. Lights, limits and the few other calls count as not SUMO.
     """
-    envs, rng = environments(task), np.random.default_rng(0)
+    envs, rng = environments(task), np.random.default_rng(seed)
     try:
         scenario, sizes = envs.singles[0].env.scenario, (*envs.spec.obs_shape, *hidden, envs.spec.action.size)
-        act, noise = untrained(sizes, rng), rng.normal(size=(1, steps, sizes[-1])).astype(np.float32)
-        spent, rows = [0.0], []
+        spent = dict.fromkeys(("step", "read", "load"), 0.0)
 
-        def timed(function: Any) -> Any:
-            def call() -> Any:
+        def timed(owner: Any, name: str, part: str) -> None:
+            function = getattr(owner, name)
+
+            def call(*arguments: Any) -> Any:
                 began = time.perf_counter()
-                result = function()
-                spent[0] += time.perf_counter() - began
+                result = function(*arguments)
+                spent[part] += time.perf_counter() - began
                 return result
 
-            return call
+            setattr(owner, name, call)
 
-        def watched(obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
-            rows.append((time.perf_counter(), spent[0]))
-            return act(obs, noise)
-
-        scenario.simulation.step, scenario.vehicles = timed(scenario.simulation.step), timed(scenario.vehicles)
-        envs.play(watched, [1], noise)
-        every, inside = 1e6 * np.diff(np.array(rows), axis=0).T
-        kept = every < 1.5 * np.median(every)
-        return Share(float(inside[kept].mean()), float(every[kept].mean()))
+        act, noises = untrained(sizes, rng), rng.normal(size=(2, 1, length, sizes[-1])).astype(np.float32)
+        envs.play(act, [seed], noises[0])
+        timed(scenario.simulation, "step", "step")
+        timed(scenario.simulation, "begin", "load")
+        timed(scenario, "vehicles", "read")
+        timed(scenario, "instruct", "read")
+        began = time.perf_counter(), time.thread_time()
+        (episode,) = envs.play(act, [seed + 1], noises[1])
+        clock, core = time.perf_counter() - began[0], time.thread_time() - began[1]
+        per_step = 1e6 * core / len(episode.reward)
+        return Share(*(spent[part] / clock * per_step for part in ("step", "read", "load")), per_step)
     finally:
         envs.close()
 
@@ -384,21 +395,26 @@ def training(task: str, batch: int, lanes: int) -> Update:
 def speed(options: argparse.Namespace) -> None:
     """What bare SUMO takes, what it takes within an episode, and its share of an episode and of an update: the part of
     an episode times the part of the cores' time that an update spends on episodes."""
-    names = ("task", "bare SUMO", "SUMO in an environment", "environment", "share", "an update", "share of it in SUMO")
+    names = ("task", "bare step", "step", "reading", "loading", "all", "share", "an update", "of cores", "of the clock")
     print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
     for task in options.tasks:
         settings, length = TASK_ROWS[task].settings, horizon(task)
         batch = options.batch_sizes[options.tasks.index(task)] if options.small else PAPER_BATCH[task]
         alone = statistics.median(bare(task, length) for _ in range(options.repeats))
-        shares = [single(task, length, settings["hidden"]) for _ in range(options.repeats)]
+        shares = [single(task, length, settings["hidden"], seed) for seed in range(options.repeats)]
         share = statistics.median(each.simulator / each.all for each in shares)
-        inside = statistics.median(each.simulator for each in shares)
         update = training(task, batch, options.lanes)
-        used = share * update.workers / max(update.workers + update.own, 1e-9)
-        cells = [task, f"{alone:.0f} µs", f"{inside:.0f} µs", f"{inside / share:.0f} µs", f"{100 * share:.0f} %"]
-        said = f"{update.steps:,} steps: cores {update.workers:.1f} s in workers and {update.own:.1f} s in the run"
-        cells += [f"{said}; clock {update.collecting:.1f} + {update.rest:.1f} s", f"{100 * used:.0f} %"]
-        print("| " + " | ".join(cells) + " |", flush=True)
+        inside, both = share * update.workers, max(update.workers + update.own, 1e-9)
+        cells = [f"{alone:.0f} µs"]
+        cells += [f"{statistics.median(getattr(each, name) for each in shares):.0f} µs" for name in Share._fields]
+        said = f"{update.steps:,} steps: cores {update.workers:.2f} s in workers and {update.own:.2f} s in the run"
+        cells += [f"{100 * share:.0f} %", f"{said}; clock {update.collecting:.1f} + {update.rest:.1f} s"]
+        # On so many free cores, where the run waits for its workers and the workers for the run.
+        cells += [
+            f"{100 * part:.0f} %"
+            for part in (inside / both, inside / max(both + (options.lanes - 1) * update.own, 1e-9))
+        ]
+        print("| " + " | ".join([task, *cells]) + " |", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -23,3 +24,25 @@ class Sampler:
             np.tanh(x, out=x)
         x = x @ weight + bias
         return np.argmax(x + noise, axis=-1) if self.std is None else x + self.std * noise
+
+    def along(self, noise: np.ndarray, actions: np.ndarray) -> Callable[[int, np.ndarray], np.ndarray]:
+        """For an episode of a Gaussian policy: a function of a step and its observation (n,) that fills in the step's
+        row of `actions` (T, A) and returns it. Nothing is allocated from step to step."""
+        assert self.std is not None
+        *inner, (weight, bias) = self.layers
+        shifts = bias + self.std * noise
+        hidden = [(w, b, np.empty(w.shape[1], np.result_type(w, noise))) for w, b in inner]
+        dot, add, tanh = np.dot, np.add, np.tanh
+
+        def act(step: int, obs: np.ndarray) -> np.ndarray:
+            x = obs
+            for w, b, following in hidden:
+                dot(x, w, following)
+                add(following, b, following)
+                tanh(following, following)
+                x = following
+            row = actions[step]
+            dot(x, weight, row)
+            return add(row, shifts[step], row)
+
+        return act

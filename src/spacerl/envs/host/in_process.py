@@ -20,7 +20,9 @@ def empty_tick(spec: EnvSpec, lanes: int) -> Tick:
 
 
 def play(single: SingleEnv, act: Callable[[Any, Any], Any], seed: int, noise: np.ndarray) -> Episode:
-    """One episode of at most as many steps as there are rows of noise."""
+    """One episode of at most as many steps as there are rows of noise, by the environment itself where it can."""
+    if hasattr(single.env, "play_episode"):
+        return single.looked_at(single.env.play_episode(act, seed, noise))
     spec, length = single.spec, len(noise)
     observed = np.zeros((length + 1, *spec.obs_shape), spec.obs_dtype)
     actions = np.zeros((length, *spec.action.shape), spec.action.dtype)

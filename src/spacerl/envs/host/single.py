@@ -18,7 +18,7 @@ from spacerl.envs.host.costs import MissingCost, Named, cost_function, is_functi
 from spacerl.envs.host.description import spaces_text
 from spacerl.envs.host.spaces import Observations, actions_of
 from spacerl.runs.names import names_python, python_object
-from spacerl.types import EnvSpec, InputError
+from spacerl.types import EnvSpec, Episode, InputError
 
 USUAL_HORIZON = 1000  # steps, where neither the environment nor the user says
 
@@ -277,6 +277,13 @@ class SingleEnv:
         reward = self._number(reward, "reward")
         self._raw, obs = self._kept(following), self._encoded(following, f"step {self._steps} of an episode")
         return obs, reward, cost, bool(terminated), bool(truncated)
+
+    def looked_at(self, episode: Episode) -> Episode:
+        """An episode that the environment played by itself; all its numbers are finite."""
+        for name in ("obs", "reward", "cost", "last_obs"):
+            if not _all_finite(getattr(episode, name).ravel()):
+                raise NotFinite(self._say(f"an episode has a number in its {name} that is not finite"))
+        return episode
 
     def _cost(self, read: Callable, action: Any, following: Any, info: dict[str, Any], sixth: Any) -> float:
         try:

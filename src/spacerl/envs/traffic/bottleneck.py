@@ -22,9 +22,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from spacerl.envs.to_gymnasium import Step
 from spacerl.envs.traffic.networks import PlainNetwork, element
-from spacerl.envs.traffic.scenario import Moment, Scenario, TrafficSettings, Vehicles, vehicle_type
+from spacerl.envs.traffic.scenario import Action, Moment, Outcome, Scenario, TrafficSettings, Vehicles, vehicle_type
 from spacerl.runs.fields import Count, Fraction, Positive, Range
 
 EDGES = ("1", "2", "3", "4", "5")
@@ -174,28 +173,22 @@ class Bottleneck(Scenario):
 
     # an episode
 
-    def begin(self, seed: int) -> np.ndarray:
+    def restart(self, seed: int) -> None:
         self.simulation.begin(seed)
         self._slow_steps, self._limit = {}, {}
         self._left.clear()
         for _ in range(self.settings.warm_up):
             self._simulate()
-        return self._observation()
 
-    def advance(self, action: np.ndarray) -> Step:
-        self._command([min(max(each, self.action_low), self.action_high) for each in action.tolist()])
+    def proceed(self) -> Outcome:
         self._simulate()
         crashed = self.crashed()
-        reward = 0.0 if crashed else self._reward()
-        return Step(self._observation(), reward, self._cost(), crashed)
+        return Outcome(0.0 if crashed else self._reward(), self._cost(), crashed)
 
     def _simulate(self) -> None:
-        api = self.api
         self.simulation.step()
-        for name in api.simulation.getDepartedIDList():
-            api.vehicle.setSpeedMode(name, SPEED_MODE)
-            api.vehicle.setLaneChangeMode(name, LANE_CHANGE_MODE)
-        self._left.append(api.simulation.getArrivedNumber())
+        self.instruct(SPEED_MODE, LANE_CHANGE_MODE)
+        self._left.append(self.api.simulation.getArrivedNumber())
         seen = self._seen = self.vehicles()
         before, slow = self._slow_steps, self.settings.slow
         self._slow_steps = {
@@ -204,7 +197,7 @@ class Bottleneck(Scenario):
             if speed < slow and not _is_autonomous(name)
         }
 
-    def _command(self, action: list[float]) -> None:
+    def command(self, action: Action) -> None:
         """Shift the speed limit of every autonomous vehicle in a controlled segment; elsewhere it is the road's."""
         limits = {}
         for name, road, position in zip(self._seen.names, self._seen.lane, self._seen.position, strict=True):
@@ -212,7 +205,7 @@ class Bottleneck(Scenario):
                 continue
             limit, lane, told = SPEED_LIMIT, CONTROLLED_LANES.get(road), self._limit.get(name)
             if lane is not None:
-                change = action[lane.segment(position)]
+                change = action(lane.segment(position))
                 limit = min(max((SPEED_LIMIT if told is None else told) + change, LEAST_SPEED), SPEED_LIMIT)
             if limit != told:
                 self.api.vehicle.setMaxSpeed(name, limit)
@@ -232,18 +225,28 @@ class Bottleneck(Scenario):
         limit = self.settings.slow_limit / self.step_length
         return float(sum(steps > limit for steps in self._slow_steps.values()))
 
-    def _observation(self) -> np.ndarray:
+    def observe(self, obs: np.ndarray) -> None:
         """Numbers of human drivers and of autonomous vehicles in every lane-segment, their mean speeds, the outflow."""
-        count, total = [0] * (2 * SEEN), [0.0] * (2 * SEEN)
+        count, total = {}, {}
         for name, road, position, speed in zip(*self._seen, strict=True):
             lane = SEEN_LANES.get(road)
-            if lane is not None:
-                index = lane.segment(position) + (SEEN if _is_autonomous(name) else 0)
+            if lane is None:
+                continue
+            first, segments, apart, length = lane
+            segment = int(position / length * segments)
+            index = first + (segment if segment < segments else segments - 1) * apart
+            if name[0] == "a":
+                index += SEEN
+            if index in count:
                 count[index] += 1
                 total[index] += speed
-        means = [speeds / (number or 1) / 50.0 for speeds, number in zip(total, count, strict=True)]
-        outflow = self._outflow(OBSERVED_WINDOW) / 2000.0
-        return np.array([*[number / 20.0 for number in count], *means, outflow], np.float32)
+            else:
+                count[index], total[index] = 1, speed
+        out = obs.data
+        for index, number in count.items():
+            out[index] = number / 20.0
+            out[2 * SEEN + index] = total[index] / number / 50.0
+        out[4 * SEEN] = self._outflow(OBSERVED_WINDOW) / 2000.0
 
     # drawings
 

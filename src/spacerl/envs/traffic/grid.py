@@ -22,9 +22,18 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from spacerl.envs.to_gymnasium import Step
 from spacerl.envs.traffic.networks import PlainNetwork, element
-from spacerl.envs.traffic.scenario import Inflow, Light, Moment, Scenario, TrafficSettings, Vehicles, vehicle_type
+from spacerl.envs.traffic.scenario import (
+    Action,
+    Inflow,
+    Light,
+    Moment,
+    Outcome,
+    Scenario,
+    TrafficSettings,
+    Vehicles,
+    vehicle_type,
+)
 from spacerl.runs.fields import NotNegative, Positive, Range
 
 INNER, ENTRY, EXIT = 300.0, 300.0, 100.0  # m
@@ -70,6 +79,16 @@ class Crossing(NamedTuple):
     approaches: tuple[str, str, str, str]
 
 
+class _Lane(NamedTuple):
+    """One lane, and where it is in what is observed."""
+
+    density: int
+    slot: int  # of its vehicle nearest to the stop line; negative where there is none
+    length: float  # m
+    number: float  # of its edge, as it is observed
+    per_vehicle: float  # density
+
+
 class Grid(Scenario):
     """The grid in this process. An action above zero asks its light to switch; asking during yellow changes nothing."""
 
@@ -88,13 +107,19 @@ class Grid(Scenario):
         self.obs_size = 3 * 4 * OBSERVED * count + 2 * len(self.layout.edges) + 3 * count
         # Where the vehicles of an edge appear among those nearest to a stop line.
         self._approach = {name: i for i, name in enumerate(sum((c.approaches for c in self.crossings), ()))}
-        self._number = [self.layout.number(name) / (self.layout.numbered - 1) for name in self._approach]
-        lengths = zip(self.layout.edges, self.layout.lengths, strict=True)
-        self._edge = {
-            f"{name}_0": (i, self._approach.get(name, -1), length) for i, (name, length) in enumerate(lengths)
-        }
-        self._per_vehicle = [5.0 / length for length in self.layout.lengths]
+        self._lane = self._places()
+        self._seen = Vehicles((), [], [], [])
+        self._wanted = [settings.target_speed] * 64
         self._reset_lights()
+
+    def _places(self) -> dict[str, _Lane]:
+        """Of every lane by SUMO's name for it."""
+        first, edges, places = 3 * OBSERVED * len(self._approach), self.layout.edges, {}
+        for i, (name, length) in enumerate(zip(edges, self.layout.lengths, strict=True)):
+            slot = OBSERVED * self._approach[name] if name in self._approach else -1
+            number = self.layout.number(name) / (self.layout.numbered - 1)
+            places[f"{name}_0"] = _Lane(first + i, slot, length, number, 5.0 / length)
+        return places
 
     def _reset_lights(self) -> None:
         # Lists and not arrays: for so few numbers they are several times quicker.
@@ -139,26 +164,25 @@ class Grid(Scenario):
 
     # an episode
 
-    def begin(self, seed: int) -> np.ndarray:
+    def restart(self, seed: int) -> None:
         self.simulation.begin(seed)
         self._reset_lights()
         for crossing in self.crossings:
             self.api.trafficlight.setRedYellowGreenState(crossing.name, GREEN[0])
         self._simulate()
-        return self._observation(self.vehicles())
 
-    def advance(self, action: np.ndarray) -> Step:
-        self._switch([asked > 0.0 for asked in action.tolist()])
+    def command(self, action: Action) -> None:
+        self._switch([action(i) > 0.0 for i in range(len(self.crossings))])
+
+    def proceed(self) -> Outcome:
         self._simulate()
-        seen = self.vehicles()
         crashed = self.crashed()
-        reward = 0.0 if crashed else self._reward(seen.speed)
-        return Step(self._observation(seen), reward, self._cost(), crashed)
+        return Outcome(0.0 if crashed else self._reward(self._seen.speed), self._cost(), crashed)
 
     def _simulate(self) -> None:
         self.simulation.step()
-        for name in self.api.simulation.getDepartedIDList():
-            self.api.vehicle.setSpeedMode(name, SPEED_MODE)
+        self.instruct(SPEED_MODE)
+        self._seen = self.vehicles()
 
     def _switch(self, asked: list[bool]) -> None:
         """Lights in yellow count on; the others toggle where they are asked to."""
@@ -193,49 +217,56 @@ class Grid(Scenario):
 
     def _cost(self) -> float:
         limit = self.settings.red_limit
-        return float(sum(seconds > limit for seconds in self._red_times()))
+        return float(sum([seconds > limit for seconds in self._red_times()]))
 
     def _reward(self, speeds: list[float]) -> float:
         """How near all vehicles are to the speed wanted: 1 where all have it, 0 where all stand or none is there."""
         if not speeds:
             return 0.0
-        wanted = self.settings.target_speed
-        worst = wanted * math.sqrt(len(speeds))
-        distance = math.sqrt(sum((speed - wanted) ** 2 for speed in speeds))
-        return max(worst - distance, 0.0) / worst
+        while len(speeds) > len(self._wanted):
+            self._wanted += self._wanted
+        worst = self.settings.target_speed * math.sqrt(len(speeds))
+        return max(worst - math.dist(speeds, self._wanted[: len(speeds)]), 0.0) / worst
 
-    def _observation(self, seen: Vehicles) -> np.ndarray:
+    def observe(self, obs: np.ndarray) -> None:
         """Speeds, distances and edge numbers of the vehicles nearest to each stop line; density and mean speed of every
         edge; timer, direction and yellow of every light."""
-        edges, slots = len(self._edge), OBSERVED * len(self._approach)
-        count, total = [0] * edges, [0.0] * edges
-        nearest: dict[int, list[tuple[float, float]]] = {}
-        for name, position, speed in zip(seen.lane, seen.position, seen.speed, strict=True):
-            edge = self._edge.get(name)
-            if edge is None:  # inside a crossing
+        out, edges, slots = obs.data, len(self.layout.edges), OBSERVED * len(self._approach)
+        for name, vehicles in self._by_lane().items():
+            lane = self._lane.get(name)
+            if lane is None:  # inside a crossing
                 continue
-            row, approach, length = edge
-            count[row] += 1
-            total[row] += speed
-            if approach >= 0:
-                nearest.setdefault(approach, []).append((length - position, speed))
-        obs = [0.0] * (3 * slots)
-        for approach, vehicles in nearest.items():
-            vehicles.sort()
-            slot = OBSERVED * approach
-            for distance, speed in vehicles[:OBSERVED]:
-                obs[slot] = speed / SPEED_LIMIT
-                obs[slots + slot] = distance / INNER
-                obs[2 * slots + slot] = self._number[approach]
+            density, slot, length, number, per_vehicle = lane
+            count, total = len(vehicles), 0.0
+            for _, speed in vehicles:
+                total += speed
+            out[density] = count * per_vehicle
+            out[density + edges] = total / (SPEED_LIMIT * count)
+            if slot < 0:
+                continue
+            if count > 1:
+                vehicles.sort(reverse=True)
+            for position, speed in vehicles if count <= OBSERVED else vehicles[:OBSERVED]:
+                out[slot] = speed / SPEED_LIMIT
+                out[slots + slot] = (length - position) / INNER
+                out[2 * slots + slot] = number
                 slot += 1
-        obs += [number * each for number, each in zip(count, self._per_vehicle, strict=True)]
-        obs += [speeds / (SPEED_LIMIT * (number or 1)) for speeds, number in zip(total, count, strict=True)]
-        return np.array([*obs, *self.timer, *self.direction, *self.yellow], np.float32)
+        obs[3 * slots + 2 * edges :] = self.timer + self.direction + self.yellow
+
+    def _by_lane(self) -> dict[str, list[tuple[float, float]]]:
+        """Place, m, and speed, m/s, of all vehicles."""
+        lanes: dict[str, list[tuple[float, float]]] = {}
+        for name, position, speed in zip(self._seen.lane, self._seen.position, self._seen.speed, strict=True):
+            if name in lanes:
+                lanes[name].append((position, speed))
+            else:
+                lanes[name] = [(position, speed)]
+        return lanes
 
     # drawings
 
     def moment(self) -> Moment:
-        seen = self.vehicles()
+        seen = self._seen
         position, angle = self.places(seen.names)
         speed = np.array(seen.speed)
         return Moment(
@@ -274,10 +305,10 @@ class Grid(Scenario):
     def _queues(self, seen: Vehicles) -> np.ndarray:
         """(approaches,) vehicles slower than 5 m/s on every edge that leads to a light."""
         queues = np.zeros(len(self._approach))
-        for lane, speed in zip(seen.lane, seen.speed, strict=True):
-            approach = self._edge.get(lane, (0, -1, 0.0))[1]
-            if approach >= 0 and speed < self.slow:
-                queues[approach] += 1
+        for name, speed in zip(seen.lane, seen.speed, strict=True):
+            lane = self._lane.get(name)
+            if lane is not None and lane.slot >= 0 and speed < self.slow:
+                queues[lane.slot // OBSERVED] += 1
         return queues
 
 

@@ -16,7 +16,8 @@ import numpy as np
 import spacerl
 from spacerl.envs.to_gymnasium import Step
 from spacerl.envs.traffic.scenario import Moment, Scenario
-from spacerl.types import InputError
+from spacerl.policies.sampler import Sampler
+from spacerl.types import Episode, InputError
 
 
 class RemoteScenario:
@@ -57,6 +58,9 @@ class RemoteScenario:
 
     def advance(self, action: np.ndarray) -> Step:
         return self._ask(("advance", action))
+
+    def play(self, policy: Sampler, seed: int, noise: np.ndarray) -> Episode:
+        return self._ask(("play", policy, seed, noise))
 
     def moment(self) -> Moment:
         return self._ask(("moment",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -14,8 +14,11 @@ import numpy as np
 from spacerl.envs.to_gymnasium import Step
 from spacerl.envs.traffic.networks import PlainNetwork, checked_network, document, element, network_file
 from spacerl.envs.traffic.simulation import Simulation
+from spacerl.policies.sampler import Sampler
 from spacerl.runs.fields import Range, checked, names_of
-from spacerl.types import InputError, unknown_name
+from spacerl.types import Episode, InputError, unknown_name
+
+Action = Callable[[int], float]  # by place in it: what is not asked for is not computed
 
 # A lane passes less than one vehicle a second: cars are 5 m long and keep a gap of a second.
 Inflow = Annotated[float, Range(lambda x: 0 < x <= 3600, "a number above 0 and at most 3600, one vehicle a second")]
@@ -50,6 +53,14 @@ class Moment(NamedTuple):
     red_time: np.ndarray  # (lights,) s that the light has been red; of no length without lights
     along: np.ndarray  # (vehicles,) m along the road that a space-time diagram shows; NaN for those not on it
     queues: np.ndarray  # (approaches,) vehicles that stand or crawl
+
+
+class Outcome(NamedTuple):
+    """What a step came to."""
+
+    reward: float
+    cost: float
+    crashed: bool
 
 
 class Vehicles(NamedTuple):
@@ -102,14 +113,71 @@ class Scenario(abc.ABC):
         """Edges and traffic lights that a network of the user's must have."""
 
     @abc.abstractmethod
-    def begin(self, seed: int) -> np.ndarray:
-        """Start an episode; its first observation."""
+    def restart(self, seed: int) -> None:
+        """An episode as it is before its first action."""
 
     @abc.abstractmethod
-    def advance(self, action: np.ndarray) -> Step: ...
+    def command(self, action: Action) -> None:
+        """Tell lights or vehicles what is to be done."""
+
+    @abc.abstractmethod
+    def proceed(self) -> Outcome:
+        """Simulate one step."""
+
+    @abc.abstractmethod
+    def observe(self, obs: np.ndarray) -> None:
+        """Write what is observed into zeros (obs_size,)."""
 
     @abc.abstractmethod
     def moment(self) -> Moment: ...
+
+    def begin(self, seed: int) -> np.ndarray:
+        """Start an episode; its first observation."""
+        self.restart(seed)
+        return self._observation()
+
+    def advance(self, action: np.ndarray) -> Step:
+        low, high, given = self.action_low, self.action_high, action.tolist()
+        self.command(lambda i: min(max(given[i], low), high))
+        outcome = self.proceed()
+        return Step(self._observation(), *outcome)
+
+    def _observation(self) -> np.ndarray:
+        obs = np.zeros(self.obs_size, np.float32)
+        self.observe(obs)
+        return obs
+
+    def play(self, policy: Sampler, seed: int, noise: np.ndarray) -> Episode:
+        """An episode of at most as many steps as there are rows of noise, by a policy that acts in [-1, 1].
+
+        What it does is what `begin` and `advance` do; the time of a step is that of SUMO as far as Python allows.
+        """
+        length = len(noise)
+        obs, actions = (
+            np.zeros((length + 1, self.obs_size), np.float32),
+            np.zeros((length, self.action_size), np.float32),
+        )
+        rewards, costs, crashed, steps = [], [], False, 0
+        act, command, proceed, observe = policy.along(noise, actions), self.command, self.proceed, self.observe
+        low, half = self.action_low, 0.5 * (self.action_high - self.action_low)
+        numbers: list[float] = []
+
+        def meant(i: int) -> float:
+            number = numbers[i]
+            return low + (1.0 + (-1.0 if number < -1.0 else 1.0 if number > 1.0 else number)) * half
+
+        self.restart(seed)
+        observe(obs[0])
+        while steps < length and not crashed:
+            numbers = act(steps, obs[steps]).tolist()
+            command(meant)
+            reward, cost, crashed = proceed()
+            rewards.append(reward)
+            costs.append(cost)
+            steps += 1
+            observe(obs[steps])
+        earned, cost = np.array(rewards, np.float32), np.array(costs, np.float32)[:, None]
+        return Episode(obs[:steps], actions[:steps], earned, cost, obs[steps], crashed)
 
     # what they share
 
@@ -157,8 +225,16 @@ class Scenario(abc.ABC):
     def vehicles(self) -> Vehicles:
         vehicle = self.api.vehicle
         names = vehicle.getIDList()
-        road, place, speed = vehicle.getLaneID, vehicle.getLanePosition, vehicle.getSpeed
-        return Vehicles(names, [road(v) for v in names], [place(v) for v in names], [speed(v) for v in names])
+        read = (vehicle.getLaneID, vehicle.getLanePosition, vehicle.getSpeed)
+        return Vehicles(names, *[list(map(each, names)) for each in read])
+
+    def instruct(self, speed_mode: int, lane_change_mode: int | None = None) -> None:
+        """Tell vehicles that just entered how to drive, as SUMO's modes have it."""
+        vehicle = self.api.vehicle
+        for name in self.api.simulation.getDepartedIDList():
+            vehicle.setSpeedMode(name, speed_mode)
+            if lane_change_mode is not None:
+                vehicle.setLaneChangeMode(name, lane_change_mode)
 
     def crashed(self) -> bool:
         """Whether vehicles collided in the last step: SUMO then takes them off the road, which it calls a teleport."""
