@@ -261,7 +261,8 @@ def figure(options: argparse.Namespace) -> None:
 
 def pack(options: argparse.Namespace) -> None:
     found = {f"{task}|{row.label}": curves(options, task, row) for task in options.tasks for row in options.rows}
-    np.savez_compressed(options.data, **{name: each for name, each in found.items() if each is not None})
+    arrays: dict[str, Any] = {name: each for name, each in found.items() if each is not None}
+    np.savez_compressed(options.data, **arrays)
 
 
 # Speed ----------------------------------------------------------------------------------------------------------------
@@ -313,7 +314,7 @@ def single(task: str, length: int, hidden: tuple[int, ...], seed: int) -> Share:
     envs, rng = environments(task), np.random.default_rng(seed)
     try:
         scenario, sizes = envs.singles[0].env.scenario, (*envs.spec.obs_shape, *hidden, envs.spec.action.size)
-        spent = dict.fromkeys(("step", "read", "load"), 0.0)
+        spent: dict[str, float] = dict.fromkeys(("step", "read", "load"), 0.0)
 
         def timed(owner: Any, name: str, part: str) -> None:
             function = getattr(owner, name)
@@ -336,7 +337,8 @@ def single(task: str, length: int, hidden: tuple[int, ...], seed: int) -> Share:
         (episode,) = envs.play(act, [seed + 1], noises[1])
         clock, core = time.perf_counter() - began[0], time.thread_time() - began[1]
         per_step = 1e6 * core / len(episode.reward)
-        return Share(*(spent[part] / clock * per_step for part in ("step", "read", "load")), per_step)
+        step, read, load = (per_step * part / clock for part in spent.values())
+        return Share(step, read, load, per_step)
     finally:
         envs.close()
 

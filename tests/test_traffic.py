@@ -19,11 +19,15 @@ from gymnasium.utils.env_checker import check_env
 
 import spacerl
 from spacerl.algorithms import ALGORITHMS
+from spacerl.envs.host.in_process import InProcessEnvs
+from spacerl.envs.host.single import NotFinite, Recipe
 from spacerl.envs.tasks import KINDS, TASKS
 from spacerl.envs.traffic import networks, simulation
 from spacerl.envs.traffic.bottleneck import Bottleneck, BottleneckSettings
 from spacerl.envs.traffic.grid import Grid, GridSettings
+from spacerl.envs.traffic.gymnasium import GridEnv
 from spacerl.envs.traffic.host import bottleneck, grid
+from spacerl.envs.traffic.remote import RemoteScenario
 from spacerl.policies.loading import load_policy
 from spacerl.policies.sampler import Sampler
 from spacerl.reporting import read_run
@@ -383,6 +387,54 @@ def test_episodes_that_workers_play_alone_are_those_of_ticks(make, size, observe
         one = getattr(by_ticks, name)[1:13]  # the first tick resets
         np.testing.assert_allclose(getattr(recordings[0], name), one, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(recordings[0].obs[1:], recordings[0].next_obs[:-1])
+
+
+@pytest.mark.parametrize(("scenario", "size", "observed"), [(Grid, 4, 156), (Bottleneck, 20, 141)])
+def test_an_episode_played_at_once_is_that_of_its_actions_one_by_one(scenario, size, observed, opened):
+    """For as long as queues take to form, here and by a simulation in another process."""
+    kind = scenario
+    settings = kind.settings_type()
+    noise = np.random.default_rng(3).normal(size=(120, size)).astype(np.float32)
+    here, act = opened(kind(settings)), a_policy(size, observed)
+    played = here.play(act, 4, noise)
+    remote = RemoteScenario(kind, settings)
+    try:
+        elsewhere = remote.play(act, 4, noise)
+    finally:
+        remote.close()
+    for one, other in zip(played, elsewhere, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(played.action, act(played.obs, noise), rtol=1e-4, atol=1e-5)
+    obs, scale = here.begin(4), here.action_high
+    for k, action in enumerate(played.action):
+        np.testing.assert_allclose(obs, played.obs[k], rtol=1e-4, atol=1e-4)
+        step = here.advance(np.clip(action, -1.0, 1.0) * scale)
+        assert step.reward == pytest.approx(played.reward[k], rel=1e-4)
+        assert step.cost == played.cost[k]
+        assert not step.terminated
+        obs = step.obs
+    np.testing.assert_allclose(obs, played.last_obs, rtol=1e-4, atol=1e-4)
+    assert played.obs[60:].any(axis=0).sum() > observed // 2
+
+
+def test_an_episode_played_at_once_is_looked_at_for_numbers_that_are_not_finite():
+    envs, noise = InProcessEnvs(Recipe(GridEnv, (("cost", "info"),)), 1), np.zeros((5, 4), np.float32)
+    try:
+        whole = envs.singles[0].env.play_episode
+
+        def broken(*arguments):
+            episode = whole(*arguments)
+            episode.obs[2, 7] = np.inf
+            return episode
+
+        (fine,) = envs.play(a_policy(4, 156), [1], [noise])
+        assert fine is not None
+        assert len(fine.reward) == 5
+        envs.singles[0].env.play_episode = broken
+        with pytest.raises(NotFinite, match="an episode has a number in its obs that is not finite"):
+            envs.play(a_policy(4, 156), [1], [noise])
+    finally:
+        envs.close()
 
 
 class Severed:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -227,12 +227,13 @@ class Bottleneck(Scenario):
 
     def observe(self, obs: np.ndarray) -> None:
         """Numbers of human drivers and of autonomous vehicles in every lane-segment, their mean speeds, the outflow."""
-        count, total = {}, {}
+        count: dict[int, int] = {}
+        total: dict[int, float] = {}
         for name, road, position, speed in zip(*self._seen, strict=True):
             lane = SEEN_LANES.get(road)
             if lane is None:
                 continue
-            first, segments, apart, length = lane
+            first, segments, apart, length = lane  # what its method does, and `_is_autonomous`, without a call
             segment = int(position / length * segments)
             index = first + (segment if segment < segments else segments - 1) * apart
             if name[0] == "a":
@@ -242,7 +243,7 @@ class Bottleneck(Scenario):
                 total[index] += speed
             else:
                 count[index], total[index] = 1, speed
-        out = obs.data
+        out: Any = obs.data  # quicker for single numbers than the array
         for index, number in count.items():
             out[index] = number / 20.0
             out[2 * SEEN + index] = total[index] / number / 50.0

@@ -15,9 +15,8 @@ from gymnasium import spaces
 from spacerl.envs.traffic.bottleneck import Bottleneck
 from spacerl.envs.traffic.grid import Grid
 from spacerl.envs.traffic.remote import RemoteScenario
-from spacerl.envs.traffic.scenario import Moment, Scenario, read_settings
+from spacerl.envs.traffic.scenario import Moment, Player, Scenario, read_settings
 from spacerl.envs.traffic.simulation import Simulation, require_sumo
-from spacerl.policies.sampler import Sampler
 from spacerl.types import Episode
 
 
@@ -69,7 +68,7 @@ class TrafficEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         self._cost += step.cost
         return step.obs, step.reward, step.terminated, False, {"cost": step.cost}
 
-    def play_episode(self, policy: Sampler, seed: int, noise: np.ndarray) -> Episode:
+    def play_episode(self, policy: Player, seed: int, noise: np.ndarray) -> Episode:
         """As `reset` and `step` would play it, in fewer words between this class and SUMO."""
         super().reset(seed=seed)
         return self.scenario.play(policy, int(self.np_random.integers(2**31 - 1)), noise)

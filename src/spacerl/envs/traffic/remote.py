@@ -15,8 +15,7 @@ import numpy as np
 
 import spacerl
 from spacerl.envs.to_gymnasium import Step
-from spacerl.envs.traffic.scenario import Moment, Scenario
-from spacerl.policies.sampler import Sampler
+from spacerl.envs.traffic.scenario import Moment, Player, Scenario
 from spacerl.types import Episode, InputError
 
 
@@ -59,7 +58,7 @@ class RemoteScenario:
     def advance(self, action: np.ndarray) -> Step:
         return self._ask(("advance", action))
 
-    def play(self, policy: Sampler, seed: int, noise: np.ndarray) -> Episode:
+    def play(self, policy: Player, seed: int, noise: np.ndarray) -> Episode:
         return self._ask(("play", policy, seed, noise))
 
     def moment(self) -> Moment:

@@ -7,14 +7,13 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from spacerl.envs.to_gymnasium import Step
 from spacerl.envs.traffic.networks import PlainNetwork, checked_network, document, element, network_file
 from spacerl.envs.traffic.simulation import Simulation
-from spacerl.policies.sampler import Sampler
 from spacerl.runs.fields import Range, checked, names_of
 from spacerl.types import Episode, InputError, unknown_name
 
@@ -53,6 +52,14 @@ class Moment(NamedTuple):
     red_time: np.ndarray  # (lights,) s that the light has been red; of no length without lights
     along: np.ndarray  # (vehicles,) m along the road that a space-time diagram shows; NaN for those not on it
     queues: np.ndarray  # (approaches,) vehicles that stand or crawl
+
+
+class Player(Protocol):
+    """A policy that can play whole episodes."""
+
+    def along(self, noise: np.ndarray, actions: np.ndarray) -> Callable[[int, np.ndarray], np.ndarray]:
+        """A function of a step and its observation that fills in and returns the step's row of `actions`."""
+        ...
 
 
 class Outcome(NamedTuple):
@@ -147,7 +154,7 @@ class Scenario(abc.ABC):
         self.observe(obs)
         return obs
 
-    def play(self, policy: Sampler, seed: int, noise: np.ndarray) -> Episode:
+    def play(self, policy: Player, seed: int, noise: np.ndarray) -> Episode:
         """An episode of at most as many steps as there are rows of noise, by a policy that acts in [-1, 1].
 
         What it does is what `begin` and `advance` do; the time of a step is that of SUMO as far as Python allows.
