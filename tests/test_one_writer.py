@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import json
 import os
@@ -18,10 +19,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import spacerl
+from spacerl.cli.main import main
 from spacerl.runs.config import require_new_folder
 from spacerl.runs.folder import RunFolder
 from spacerl.runs.lock import LOCK, is_locked, sole_writer
 from spacerl.runs.records import read_run
+from spacerl.training.sinks import Sink
 from spacerl.types import InputError, RunInterrupted, RunStopped
 from support.runs import assert_same, outcome, rows_of
 
@@ -190,6 +193,13 @@ def damaged(run: Path, change) -> None:
     path.write_bytes(b"\n".join(change(lines)))
 
 
+def other_number(line: bytes) -> bytes:
+    """J_R of a row of metrics is one more."""
+    cells = line.split(b",")
+    cells[2] = repr(float(cells[2]) + 1.0).encode()
+    return b",".join(cells)
+
+
 DAMAGES = {  # what is done to the lines, of which the first is the header; and from which update the run can go on
     "the last rows are lost": (lambda lines: [*lines[:7], b""], 6),
     "a row is cut": (lambda lines: [*lines[:7], lines[7][:20], lines[8], b""], 6),
@@ -197,6 +207,7 @@ DAMAGES = {  # what is done to the lines, of which the first is the header; and 
     "rows have changed places": (lambda lines: [*lines[:6], lines[7], lines[6], *lines[8:]], 4),
     "a row is no text": (lambda lines: [*lines[:7], b"\xff\xfe" + lines[7], *lines[8:]], 6),
     "a number is none": (lambda lines: [*lines[:8], lines[8].replace(b"0.", b"o.", 1), b""], 6),
+    "a number is another one": (lambda lines: [*lines[:7], other_number(lines[7]), *lines[8:]], 6),
     "nothing is lost but the last line break": (lambda lines: lines[:9], 6),
     "an early row is lost": (lambda lines: [lines[0], *lines[2:]], None),
     "the header is lost": (lambda lines: lines[1:], None),
@@ -218,7 +229,75 @@ def test_a_run_never_goes_on_after_a_broken_history(damage, run, whole, capsys):
     assert_same(run, whole)
 
 
+CHANGES = {
+    "a number of an early row": lambda lines: [lines[0], other_number(lines[1]), *lines[2:]],
+    "a number became none": lambda lines: [lines[0], lines[1].replace(lines[1].split(b",")[2], b"nan", 1), *lines[2:]],
+    "the name of a column": lambda lines: [lines[0].replace(b"J_D", b"-1", 1), *lines[1:]],
+    "columns changed places": lambda lines: [lines[0].replace(b"J_R,J_C", b"J_C,J_R", 1), *lines[1:]],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_number_is_noticed_and_may_be_accepted(change, run, capsys):
+    damaged(run, CHANGES[change])
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert main_of(["resume", str(run), "--updates", "9", "--quiet"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "'run/metrics.csv' is not the table that was written: a number or the name of a column was changed" in told
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert "spacerl resume run --accept-metrics" in told
+    assert main_of(["resume", str(run), "--updates", "9", "--quiet", "--accept-metrics"]) == 0
+    changed = (run / "metrics.csv").read_bytes().split(b"\n")
+    assert changed[1].startswith(before[run / "metrics.csv"].split(b"\n")[1]), "rows stay as they were accepted"
+    spacerl.resume(run, updates=10, progress=False)  # what was accepted is what is expected from then on
+    assert len(RunFolder(run).metrics()) == 10
+
+
+def test_other_spellings_and_measured_seconds_are_no_changes(run):
+    path = run / "metrics.csv"
+    with open(path, newline="") as file:
+        header, *rows = list(csv.reader(file))
+    for row in rows:
+        row[header.index("seconds_update")] = "0.5"
+        row[header.index("J_R")] = f"{float(row[header.index('J_R')]):.20e}"
+    path.write_text("".join(",".join(row) + "\n" for row in [header, *rows]))
+    assert len(spacerl.resume(run, updates=9, progress=False).metrics) == 9
+
+
+def main_of(arguments: list[str]) -> int:
+    """The exit code of a command."""
+    try:
+        main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def test_rows_that_another_sink_failed_at_are_written_again(run, whole):
+    """The table has a row more than the state that is then saved."""
+
+    class Failing(Sink):
+        durable = True
+
+        def update(self, run, row):
+            if row["update"] == 8:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        spacerl.resume(run, updates=9, progress=False, on_update=Failing())
+    assert len(rows_of(run)) == 9
+    grown = shutil.copytree(whole, Path("grown"))
+    spacerl.resume(run, progress=False)
+    spacerl.resume(grown, updates=9, progress=False)
+    assert_same(run, grown)
+
+
 def test_a_run_of_an_earlier_version_gets_the_columns_of_this_one(run):
+    for update in (4, 6, 8):  # its checkpoints know of no table
+        folder = RunFolder(run)
+        kept = folder.checkpoint(update)
+        folder.save_checkpoint(kept.arrays, update, kept.settings)
     path = run / "metrics.csv"
     lines = [line.rsplit(",", 1)[0] for line in path.read_text().splitlines()]
     path.write_text("\n".join(lines) + "\n")

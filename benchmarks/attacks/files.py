@@ -339,8 +339,6 @@ def damaged_resumes(count: int, work: Path) -> Outcome:
                 spacerl.resume(folder, updates=8, **QUIET)
                 went_on += 1
                 mine = outcome_of(folder)
-                if name == "metrics.csv":  # a number that became another number is not noticed, and leads to none
-                    mine["metrics"][:6] = expected["metrics"][: len(mine["metrics"][:6])]
                 failures += [f"{name}, number {i}: {part} differs" for part in expected if mine[part] != expected[part]]
             except (InputError, RunStopped):
                 pass

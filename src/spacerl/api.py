@@ -85,6 +85,7 @@ def resume(
     baseline: Any = None,
     algorithm: Algorithm | None = None,
     trust: bool = False,
+    accept_metrics: bool = False,
     progress: bool = True,
     log: Sequence[str] = USUAL_LOGS,
     on_update: Any = None,
@@ -92,11 +93,13 @@ def resume(
 ) -> Result:
     """Continue a run from its newest checkpoint, exactly as if it had never stopped. `updates` extends it.
 
-    What was passed to `train` as an object is passed here again.
+    What was passed to `train` as an object is passed here again. `accept_metrics` goes on with a metrics.csv
+    whose numbers were changed since they were written.
     """
     given = Given(env, baseline, cost, algorithm, trust)
     with computing_on(device):
-        return resume_run(path, given, Watching(progress, log, as_sinks(on_update)), updates)
+        watching = Watching(progress, log, as_sinks(on_update))
+        return resume_run(path, given, watching, updates, accept_metrics=accept_metrics)
 
 
 def sweep(

@@ -133,7 +133,7 @@ def show_commands(prefix: str = "") -> NoReturn:
 
 
 def show_version() -> NoReturn:
-    from spacerl.runs.folder import versions
+    from spacerl.runs.versions import versions
 
     known = versions("")
     shown = ", ".join(f"{name} {known[name]}" for name in ("jax", "numpy", "gymnasium", "python"))

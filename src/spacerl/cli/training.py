@@ -96,6 +96,8 @@ class Resume:
     """New total number of updates; by default the run's own."""
     trust: bool = False
     """Run the code that the folder names (environment, costs, baseline), although it may be somebody else's."""
+    accept_metrics: bool = False
+    """Go on with a metrics.csv whose numbers were changed since they were written."""
     log: tuple[str, ...] = ("tensorboard",)
     """What is kept beside metrics.csv: tensorboard, wandb, mlflow."""
     device: str = ""
@@ -107,7 +109,8 @@ class Resume:
         from spacerl.api import resume
 
         how = {"log": self.log, "progress": not self.quiet, "device": self.device or None}
-        result = resume(self.run, updates=self.updates, trust=self.trust, **how)
+        how |= {"trust": self.trust, "accept_metrics": self.accept_metrics}
+        result = resume(self.run, updates=self.updates, **how)
         print(f"run folder: {result.folder}")
 
 

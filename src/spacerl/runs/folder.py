@@ -7,23 +7,17 @@ environment.json  evaluations.csv  best.safetensors  baseline.json  trajectories
 from __future__ import annotations
 
 import contextlib
-import datetime
-import functools
 import hashlib
 import json
 import os
-import platform
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-import spacerl
 from spacerl.runs.config import RunConfig
 from spacerl.runs.formats import upgraded
 from spacerl.runs.lock import UNFINISHED, cannot_write, remove_unfinished_of, sole_writer
@@ -75,6 +69,15 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, got {type(content).__name__}")
     return content
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint holds beside its format and hash."""
+
+    arrays: dict[str, np.ndarray]
+    update: int  # that it says it is of
+    settings: str  # of its run; nothing in one of an earlier version
+    rows_hash: str  # of the rows of metrics up to its update; nothing in one of an earlier version
 
 
 def is_run(folder: Path) -> bool:
@@ -228,10 +231,13 @@ class RunFolder:
 
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, arrays: dict[str, np.ndarray], update: int, settings: str = "") -> Path:
-        """`settings` are those of its run: a checkpoint that came from another one is found out."""
+    def save_checkpoint(
+        self, arrays: dict[str, np.ndarray], update: int, settings: str = "", rows_hash: str = ""
+    ) -> Path:
+        """`settings` are those of its run, `rows_hash` is of its metrics so far: a checkpoint that came from another
+        run is found out, and so is a table that was changed since."""
         path = self._checkpoint_path(update)
-        info = {"format": CHECKPOINT_FORMAT, "update": str(update), "settings": settings}
+        info = {"format": CHECKPOINT_FORMAT, "update": str(update), "settings": settings, "rows": rows_hash}
         write_arrays(path, arrays, info | {"content": content_hash(arrays, info)})
         return path
 
@@ -259,9 +265,8 @@ class RunFolder:
             raise InputError(f"'{self.path}' has no checkpoint to continue from: the run stopped before its first one")
         return updates[-1]
 
-    def checkpoint(self, update: int) -> tuple[dict[str, np.ndarray], int, str]:
-        """Arrays of the checkpoint named after an update, the update that it says it is of, and the settings of its
-        run. One without a hash of its content is of an earlier version."""
+    def checkpoint(self, update: int) -> Checkpoint:
+        """The checkpoint named after an update. One without a hash of its content is of an earlier version."""
         path = self._checkpoint_path(update)
         arrays, info = read_arrays(path, CHECKPOINT_FORMAT, "checkpoint")
         if not (info.get("update", "").isascii() and info.get("update", "").isdigit()):
@@ -269,7 +274,7 @@ class RunFolder:
         said = info.pop("content", None)
         if said is not None and said != content_hash(arrays, info):
             raise InputError(f"checkpoint '{path}' is damaged: its content is not what was written")
-        return arrays, int(info["update"][:12]), info.get("settings", "")
+        return Checkpoint(arrays, int(info["update"][:12]), info.get("settings", ""), info.get("rows", ""))
 
     def go_back_to(self, update: int) -> None:
         """Put checkpoints after an update aside: they cannot be used, and must not be taken for newer ones."""
@@ -284,6 +289,16 @@ def require_rows(folder: RunFolder, history: History, updates: int) -> None:
         raise InputError(
             f"'{folder.metrics_path}' has fewer whole rows ({len(history.rows)}) than its checkpoint has updates "
             f"({updates}): {history.fault or 'it was cut'}"
+        )
+
+
+def require_rows_as_written(folder: RunFolder, history: History, kept: Checkpoint) -> None:
+    """The rows up to a checkpoint are those that led to it. One of an earlier version has no hash of them."""
+    if kept.rows_hash not in ("", history.hash_of(kept.update)):
+        raise InputError(
+            f"'{folder.metrics_path}' is not the table that was written: a number or the name of a column was changed "
+            f"in its first {kept.update} rows; put that table back, or go on with this one as it is by `spacerl resume "
+            f"{folder.path} --accept-metrics`"
         )
 
 
@@ -310,7 +325,7 @@ def append_row(path: Path, row: dict[str, float | int]) -> None:
         columns, empty = [*columns, *missing], "," * len(missing)
         write_atomically(path, "".join(f"{line}\n" for line in [",".join(columns), *(each + empty for each in lines)]))
     new = header in ([], [""])
-    cells = ",".join(_cell(row[name]) if name in row else "nan" for name in columns)
+    cells = ",".join(_cell(row[name]) if name in row else "" for name in columns)
     with open(path, "a", newline="") as file:
         file.write((",".join(columns) + "\n" if new else "") + cells + "\n")
 
@@ -342,51 +357,3 @@ def read_arrays(path: Path, expected: str, kind: str) -> tuple[dict[str, np.ndar
         raise InputError(
             f"{kind} '{path}' cannot be read (corrupt, cut short or not a safetensors file): {error}"
         ) from error
-
-
-def versions(device: str) -> dict[str, Any]:
-    """What a reader needs to judge or repeat a result."""
-    packages = ("spacerl", "jax", "jaxlib", "equinox", "numpy", "gymnasium")
-    found = {name: _version(name) for name in packages}
-    return {
-        **found,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "commit": _commit(),
-        "device": device,
-        "hardware": f"{_processor()}, {os.cpu_count()} cores; computing on {device}",
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "unknown"
-
-
-@functools.cache  # a sweep asks once per run
-def _commit() -> str:
-    """Commit of a source checkout, with "+" where files differ from it; "release" where there is none."""
-    here = Path(spacerl.__file__).parent
-    try:
-        options = {"capture_output": True, "text": True, "timeout": 5, "cwd": here, "check": True}
-        top = Path(subprocess.run(["git", "rev-parse", "--show-toplevel"], **options).stdout.strip())
-        if here.parent.parent != top:
-            return "release"  # installed below somebody else's repository
-        commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], **options).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--", "src"], **{**options, "cwd": top}
-        ).stdout.strip()
-        return commit + ("+" if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return "release"
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import numpy as np
 from spacerl.types import InputError
 
 WORDS = {"true": 1.0, "false": 0.0, "": math.nan}
+MEASURED = "seconds_"  # how columns begin whose numbers are others each time
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,22 @@ class History:
     header: str = ""
     rows: tuple[str, ...] = ()  # each with its line break
     fault: str = ""  # what is wrong with the row after the last one; nothing where there is none, or a half-written one
+    hashes: tuple[str, ...] = ()  # of the table up to each of the rows
 
     def until(self, updates: int) -> str:
         """The file with the rows of so many updates."""
         return self.header + "".join(self.rows[:updates]) if updates else ""
+
+    def hash_of(self, updates: int) -> str:
+        """Of the table with the rows of so many updates."""
+        return self.hashes[updates - 1] if updates else ""
+
+
+def hash_after(before: str, row: Mapping[str, float]) -> str:
+    """The hash of a table that had the hash `before` and got one more row: of every number and the name of its column,
+    in whatever order they stand. What was measured is left out, so that a run has the same hashes each time."""
+    kept = {name: float(value) for name, value in row.items() if not name.startswith(MEASURED)}
+    return hashlib.sha256((before + json.dumps(kept, sort_keys=True)).encode()).hexdigest()
 
 
 def read_history(path: Path) -> History:
@@ -77,13 +92,19 @@ def read_history(path: Path) -> History:
     if "update" not in columns or len(set(columns)) < len(columns):
         return History(fault="its first line does not name the columns, 'update' among them")
     rows: list[str] = []
+    hashes = [""]
     for text in texts[1:]:
-        row = _parsed_row(text.split(","), len(columns))
+        cells = text.split(",")
+        row = _parsed_row(cells, len(columns))
         if row is None or row[columns.index("update")] != len(rows):
             wanted = f"expected {len(columns)} numbers of update {len(rows)}"
-            return History(texts[0] + "\n", tuple(rows), f"row {len(rows) + 1}: {wanted}, got {text[:60]!r}")
+            fault = f"row {len(rows) + 1}: {wanted}, got {text[:60]!r}"
+            return History(texts[0] + "\n", tuple(rows), fault, tuple(hashes[1:]))
         rows.append(text + "\n")
-    return History(texts[0] + "\n", tuple(rows))
+        # Empty cells are those of columns that came later, or that are written no more.
+        known = {name: number for name, number, cell in zip(columns, row, cells, strict=True) if cell.strip()}
+        hashes.append(hash_after(hashes[-1], known))
+    return History(texts[0] + "\n", tuple(rows), hashes=tuple(hashes[1:]))
 
 
 def _text(path: Path) -> str:

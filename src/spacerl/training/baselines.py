@@ -13,8 +13,8 @@ from spacerl.policies.files import save_policy
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.evaluate import Play, evaluate_policy
 from spacerl.runs.config import RunConfig
-from spacerl.runs.folder import versions
 from spacerl.runs.lock import require_new_file
+from spacerl.runs.versions import versions
 from spacerl.training.assemble import Given, assemble
 from spacerl.training.settings import Draft, resolve
 from spacerl.training.train import Watching, train_run

@@ -13,8 +13,9 @@ import numpy as np
 
 from spacerl.runs.config import RunConfig
 from spacerl.runs.fields import shortened
-from spacerl.runs.folder import RunFolder, require_rows
+from spacerl.runs.folder import RunFolder, require_rows, require_rows_as_written
 from spacerl.runs.formats import FORMAT
+from spacerl.runs.metrics import History
 from spacerl.training.update import Learner, initial_state
 from spacerl.types import InputError, TrainState
 
@@ -83,17 +84,19 @@ def settings_text(config: RunConfig) -> str:
     return json.dumps({"format": FORMAT, **config.identity()})
 
 
-def read_state(folder: RunFolder, learner: Learner, update: int) -> TrainState:
-    """The state of a run after an update, checked against its config."""
-    arrays, done, settings = folder.checkpoint(update)
-    source = f"checkpoint of update {done} in '{folder.path}'"
-    _require_same_settings(settings, learner.config, source)
+def read_state(folder: RunFolder, learner: Learner, update: int, history: History | None) -> TrainState:
+    """The state of a run after an update, checked against its config and, where they are given, its metrics."""
+    kept = folder.checkpoint(update)
+    source = f"checkpoint of update {kept.update} in '{folder.path}'"
+    _require_same_settings(kept.settings, learner.config, source)
     template = jax.eval_shape(lambda: initial_state(learner, 0))
-    state = from_arrays(arrays, template, source)
-    if int(state.update) != update or done != update:
+    state = from_arrays(kept.arrays, template, source)
+    if int(state.update) != update or kept.update != update:
         raise InputError(
             f"{source} is foreign: the state in it is of update {int(state.update)}, its name says {update}"
         )
+    if history is not None:
+        require_rows_as_written(folder, history, kept)
     return state
 
 
@@ -122,17 +125,21 @@ class Found(NamedTuple):
     problems: list[str]
 
 
-def newest_states(runs: Sequence[tuple[RunFolder, Learner]], only: int | None = None) -> Found:
+def newest_states(
+    runs: Sequence[tuple[RunFolder, Learner]], only: int | None = None, accept_metrics: bool = False
+) -> Found:
     """Where runs that are stepped together go on: with whole metrics and whole checkpoints, of one update. `only` is
-    that update where it is known."""
+    that update where it is known; `accept_metrics` takes rows that were changed since they were written."""
     histories = [folder.history() for folder, _ in runs]
     shared = set.intersection(*(set(folder.checkpoint_updates()) for folder, _ in runs))
     problems: list[str] = []
     for update in sorted(shared if only is None else shared & {only}, reverse=True):
         try:
-            for (folder, _), history in zip(runs, histories, strict=True):
+            states = []
+            for (folder, learner), history in zip(runs, histories, strict=True):
                 require_rows(folder, history, update)
-            return Found(update, [read_state(folder, learner, update) for folder, learner in runs], problems)
+                states.append(read_state(folder, learner, update, None if accept_metrics else history))
+            return Found(update, states, problems)
         except OutOfDate:
             raise
         except InputError as problem:

@@ -16,7 +16,8 @@ from spacerl.envs.host.description import spaces_of_spec
 from spacerl.policies.files import save_policy
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.acting import ActingPolicy, acting
-from spacerl.runs.folder import RunFolder, versions
+from spacerl.runs.folder import RunFolder
+from spacerl.runs.versions import versions
 from spacerl.training import evaluation
 from spacerl.training.assemble import Parts
 from spacerl.training.checkpoint import settings_text, to_arrays
@@ -24,7 +25,7 @@ from spacerl.training.measure import write_trajectories
 from spacerl.training.origin import sign
 from spacerl.training.programs import Program
 from spacerl.training.signals import number_of, stoppable, undisturbed
-from spacerl.training.sinks import RunInfo, Sink
+from spacerl.training.sinks import CsvSink, RunInfo, Sink
 from spacerl.training.update import raw_theta
 from spacerl.types import BatchEnv, InputError, Row, RunInterrupted, RunStopped, TrainState
 
@@ -45,8 +46,13 @@ class Loop(NamedTuple):
 
     runs: Sequence[Run]
     program: Program
-    sinks: Sequence[Sink]
+    table: CsvSink  # written before any other sink knows of a row
+    others: Sequence[Sink]
     go_on: str  # the command that continues it
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        return [self.table, *self.others]
 
     @property
     def updates(self) -> int:
@@ -206,19 +212,19 @@ def create_folder(parts: Parts, out: Path, state: TrainState, baseline: dict[str
         folder.write_environment(parts.env.spec)
         if baseline is not None:
             folder.write_baseline(baseline)
-        save_run(Run(parts, folder), state)
+        save_run(Run(parts, folder), state, rows_hash="")
 
 
 def save(loop: Loop, state: TrainState) -> None:
     """Checkpoints of all runs. Old ones go when every run has the new one: a process killed in between leaves one that
     all of them have."""
     for run, own in zip(loop.runs, loop.program.split(state), strict=True):
-        save_run(run, own)
+        save_run(run, own, loop.table.rows_hash(run.folder.path, int(own.update)))
     for run in loop.runs:
         run.folder.remove_old_checkpoints(run.parts.config.keep_checkpoints)
 
 
-def save_run(run: Run, state: TrainState) -> None:
+def save_run(run: Run, state: TrainState, rows_hash: str) -> None:
     """A checkpoint comes last: it says that everything up to its update is on disk."""
     config, update = run.parts.config, int(state.update)
     policy = trained_policy(run.parts, state)
@@ -227,7 +233,7 @@ def save_run(run: Run, state: TrainState) -> None:
     save_policy(path, policy.family, policy.theta, info, state.normaliser or None, policy.spaces)
     if update == config.updates:
         write_trajectories(run.parts, policy, run.folder)
-    run.folder.save_checkpoint(to_arrays(state), update, settings_text(config))
+    run.folder.save_checkpoint(to_arrays(state), update, settings_text(config), rows_hash)
 
 
 def trained_policy(parts: Parts, state: TrainState) -> ActingPolicy:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from spacerl.runs.config import RunConfig
 from spacerl.runs.folder import RunFolder
+from spacerl.runs.metrics import hash_after
 from spacerl.types import InputError, Row, unknown_name
 
 
@@ -43,12 +44,25 @@ class CsvSink(Sink):
 
     durable = True
 
+    def __init__(self) -> None:
+        self._hashes: dict[Path, dict[int, str]] = {}  # of the rows of so many updates: the last two such numbers
+
     def start(self, run: RunInfo, done: int) -> None:
-        RunFolder(run.folder).keep_metrics_until(done)
-        RunFolder(run.folder).keep_evaluations_until(done)
+        folder = RunFolder(run.folder)
+        folder.keep_metrics_until(done)
+        folder.keep_evaluations_until(done)
+        self._hashes[run.folder] = {done: folder.history().hash_of(done)}
 
     def update(self, run: RunInfo, row: Row) -> None:
         RunFolder(run.folder).append_metrics(row)
+        done = int(row["update"])
+        before = self._hashes[run.folder][done]
+        # The one before stays: another sink may fail, and the state then does not move on.
+        self._hashes[run.folder] = {done: before, done + 1: hash_after(before, row)}
+
+    def rows_hash(self, folder: Path, updates: int) -> str:
+        """Of what was written for so many updates, whatever the file says now."""
+        return self._hashes[folder][updates]
 
 
 class TensorBoardSink(Sink):

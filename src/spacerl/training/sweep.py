@@ -24,6 +24,7 @@ from spacerl.training.loop import Loop, Run, create_folder, run_loop
 from spacerl.training.memory import require_room
 from spacerl.training.programs import joint_program, require_one_architecture, stack_states
 from spacerl.training.settings import Draft, default_folder, require_same_run, resolve
+from spacerl.training.sinks import CsvSink
 from spacerl.training.start import begin
 from spacerl.training.train import Watching, resume_run, train_run
 from spacerl.types import InputError, TrainState
@@ -165,8 +166,8 @@ def _train_together(members: Sequence[Member], given: Given, watching: Watching)
 def _step_together(runs: Sequence[Run], states: Sequence[TrainState], watching: Watching) -> None:
     parts = [run.parts for run in runs]
     config = parts[0].config
-    sinks = watching.all_sinks(f"{config.algorithm} on {config.task}: {len(parts)} runs at once")
-    loop = Loop(runs, joint_program(parts), sinks, "continue with the same sweep command")
+    sinks = watching.sinks_beside_the_table(f"{config.algorithm} on {config.task}: {len(parts)} runs at once")
+    loop = Loop(runs, joint_program(parts), CsvSink(), sinks, "continue with the same sweep command")
     run_loop(loop, stack_states(states))
 
 

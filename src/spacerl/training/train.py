@@ -49,9 +49,9 @@ class Watching:
     def __post_init__(self) -> None:
         named_sinks(self.log)  # complains about an unknown name or a missing package before anything is made
 
-    def all_sinks(self, title: str) -> list[Sink]:
+    def sinks_beside_the_table(self, title: str) -> list[Sink]:
         shown: list[Sink] = [ProgressSink(title)] if self.progress else []
-        return [CsvSink(), *named_sinks(self.log), *shown, *self.sinks]
+        return [*named_sinks(self.log), *shown, *self.sinks]
 
 
 def train_run(draft: Draft, given: Given, out: Path | None, watching: Watching) -> Result:
@@ -71,7 +71,12 @@ def train_run(draft: Draft, given: Given, out: Path | None, watching: Watching) 
 
 
 def resume_run(
-    path: str | Path, given: Given, watching: Watching, updates: int | None = None, asked: bool = False
+    path: str | Path,
+    given: Given,
+    watching: Watching,
+    updates: int | None = None,
+    asked: bool = False,
+    accept_metrics: bool = False,
 ) -> Result:
     """A run from its newest checkpoint on, exactly as if it had never stopped. `asked` says that the command itself
     named everything that the config names, so that no code is run but the user's."""
@@ -87,7 +92,7 @@ def resume_run(
             config = dataclasses.replace(config, updates=updates)
         parts = reassemble(config, algorithm, given)
         try:
-            found = newest_states([(folder, parts.learner)])
+            found = newest_states([(folder, parts.learner)], accept_metrics=accept_metrics)
             go_on_from(found, [folder])  # refuses metrics that lost rows before the config is changed
             if updates is not None:
                 folder.write_config(config)
@@ -97,9 +102,9 @@ def resume_run(
 
 
 def continue_run(parts: Parts, folder: RunFolder, state: TrainState, watching: Watching) -> Result:
-    sinks = watching.all_sinks(title_of(parts))
+    sinks = watching.sinks_beside_the_table(title_of(parts))
     go_on = f"continue with `spacerl resume {folder.path}`"
-    state = run_loop(Loop([Run(parts, folder)], single_program(parts), sinks, go_on), state)
+    state = run_loop(Loop([Run(parts, folder)], single_program(parts), CsvSink(), sinks, go_on), state)
     metrics = folder.metrics()
     say_what_failed(metrics)
     return Result(folder.path, metrics, trained_policy(parts, state))

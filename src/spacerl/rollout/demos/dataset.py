@@ -19,7 +19,8 @@ from gymnasium import spaces
 
 from spacerl.envs.memory import host_memory, require_memory
 from spacerl.rollout.demos.episode import Episode, read_journal
-from spacerl.runs.folder import read_json, replacing, versions, write_json
+from spacerl.runs.folder import read_json, replacing, write_json
+from spacerl.runs.versions import versions
 from spacerl.types import InputError
 
 DATA, METADATA, JOURNAL = "main_data.hdf5", "metadata.json", "unfinished-episode"

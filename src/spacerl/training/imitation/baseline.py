@@ -18,8 +18,8 @@ from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.demos.dataset import Demonstrations
 from spacerl.rollout.evaluate import Play, measured
 from spacerl.runs.fields import Count, Positive, Seed, check_value
-from spacerl.runs.folder import versions
 from spacerl.runs.lock import require_new_file
+from spacerl.runs.versions import versions
 from spacerl.training.assemble import assemble
 from spacerl.training.baselines import keep_policy
 from spacerl.training.imitation.cloning import clone, with_std
