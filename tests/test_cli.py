@@ -16,6 +16,7 @@ import pytest
 import spacerl
 from spacerl.algorithms import ALGORITHMS
 from spacerl.cli import main
+from spacerl.cli.main import COMMANDS as EVERY_COMMAND
 from spacerl.envs.tasks import TASKS, preset_settings
 from spacerl.runs.config import SETTINGS, MainSettings, RunConfig
 from spacerl.runs.fields import defaults_of, names_of
@@ -67,6 +68,7 @@ def python(program: str) -> str:
 HELP = """
 import sys
 from spacerl.cli import main
+from spacerl.cli.main import COMMANDS as EVERY_COMMAND
 try:
     main({arguments})
 except SystemExit as stop:
@@ -116,12 +118,23 @@ def test_help_of_train_comes_from_the_config(algorithm):
 
 def test_short_help_of_train_shows_the_main_options_alone():
     words = words_of(help_of("train", allowed=RULES))
-    main_names = set(names_of(MainSettings)) - {"task"}
+    main_names = {*names_of(MainSettings), "cost"} - {"task"}  # a cost goes with --env
     shown = {name.replace("-", "_") for name in re.findall(r" --([a-z][a-z-]*)", words)}
     assert main_names <= shown
     assert not shown & ({*SETTINGS, *names_of(ALGORITHMS["space"].options)} - main_names)
     assert "--help-all" in words
     assert "Task to learn" in words
+
+
+@pytest.mark.parametrize("command", EVERY_COMMAND)
+def test_no_help_shows_what_only_python_means(command, capsys):
+    """Objects that stand for "nothing given", signatures of classes, a letter for any kind of value."""
+    with pytest.raises(SystemExit) as stop:
+        main([*command.split(), "--help-all"])
+    assert not stop.value.code
+    text = words_of(capsys.readouterr().out)
+    for word in ("MISSING", "None}", "Options(", "'Literal", " 0x", "--title N", "--task N", "--out N"):
+        assert word not in text
 
 
 def test_listing_tasks_loads_no_jax_and_algorithms_are_listed():

@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import itertools
 import textwrap
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -32,6 +33,11 @@ class MainOptions(MainSettings):
     task: str = ""
     env: str = ""
     """Your own environment instead of a task: a Gymnasium id, module:factory or file.py:factory."""
+    cost: tuple[str, ...] = ()
+    """Where the cost of your own environment comes from, each SOURCE or NAME=SOURCE with SOURCE one of info, info:KEY,
+    info:KEY=0 (a key that is only there when it is not zero), step (Safety-Gymnasium's six values), none,
+    file.py:function or module:function of (obs, action, next_obs, info).
+    By default what its step or its info calls cost."""
     baseline: tuple[str, ...] = ()
     """Policy to learn from (pi_B): cost, reward or near (shipped), rule, a policy file, a run folder, a
     Stable-Baselines3 .zip, .onnx, TorchScript .pt, module:function, file.py:function. Of several the nearest leads."""
@@ -110,8 +116,10 @@ def with_settings(
     hidden = not {"-h", "--help"}.isdisjoint(arguments)
     groups: list[tuple[str, Any]] = [("main", documented(MainOptions, settings, leave_out=("task",)))]
     for group in GROUPS[1:]:
-        groups.append((group.__name__.removesuffix("Settings").lower(), _visible(documented(group, settings), hidden)))
+        kind = documented(group, settings, leave_out=names_of(MainOptions))
+        groups.append((group.__name__.removesuffix("Settings").lower(), _visible(kind, hidden)))
     kind = documented(ALGORITHMS[algorithm].options, options)
+    kind.__doc__ = f"{algorithm}: {ALGORITHMS[algorithm].summary}."
     groups.append((algorithm.replace("-", "_"), _visible(kind, hidden)))
     own = {"task": changed["task"]} if "task" in changed else {}
     return dataclasses.make_dataclass(
@@ -126,15 +134,22 @@ def documented(settings: type, defaults: Mapping[str, Any], leave_out: Sequence[
         if field.name in leave_out:
             continue
         default = defaults.get(field.name, field.default)
-        shown = default if isinstance(default, tuple) else (default,)
+        shown = default if isinstance(default, tuple) else () if default is dataclasses.MISSING else (default,)
         words = " ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in shown if each is not None)
         hint = f"(default: {words})" if words and not isinstance(default, bool) else ""
-        metavar = None if default is not None else "PATH" if "Path" in str(hints[field.name]) else "N"
+        metavar = _metavar_of_optional(hints[field.name])
         explained = tyro.conf.arg(help=texts.get(field.name, ""), help_behavior_hint=hint, metavar=metavar)
         fields.append((field.name, Annotated[hints[field.name], explained], dataclasses.field(default=default)))
     made = dataclasses.make_dataclass(settings.__name__, fields, frozen=True, kw_only=True, bases=_methods_of(settings))
     made.__doc__ = settings.__doc__
     return made
+
+
+def _metavar_of_optional(hint: Any) -> str | None:
+    """What may be left out is shown as what it is where it is given; None leaves the name to the parser."""
+    metavars = {Path: "PATH", str: "TEXT", int: "INT", float: "FLOAT"}
+    kinds = typing.get_args(hint)
+    return metavars.get(kinds[0]) if type(None) in kinds else None
 
 
 def _methods_of(settings: type) -> tuple[type, ...]:
