@@ -748,6 +748,34 @@ def test_a_worker_whose_replacement_hangs_while_it_is_made_is_replaced_again(tmp
     assert [("SIGKILL" if not place else "within 0.5 seconds") in text for place, text in enumerate(said)] == [True] * 3
 
 
+class NoReset(Line):
+    def __init__(self, how: str):
+        super().__init__()
+        self.how = how
+
+    def reset(self, *, seed=None, options=None):
+        if self.how == "hang":
+            time.sleep(600)
+        raise ValueError("the field is under water")
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("hang", r"it did not answer within 0\.5 seconds \(File \".*test_host_collection.py\", line \d+ in reset, "),
+        ("raise", "ValueError: the field is under water$"),
+    ],
+)
+def test_an_environment_that_does_not_reset_is_told_in_one_sentence(how, why):
+    """And never stepped: its fault in a step that it was not ready for would hide the one that matters."""
+    said: list[str] = []
+    with pytest.raises(InputError, match=f"environment 'NoReset' does not reset: {why}") as stop:
+        HostedEnv(Recipe(NoReset, named_sources(None), (("how", how),)), 2, 1, 0.5, said.append)
+    assert "\n" not in str(stop.value)
+    assert len(said) == 2
+    assert "AttributeError" not in "".join(said)
+
+
 STUCK = """
 import numpy as np
 from spacerl.envs.host.costs import named_sources

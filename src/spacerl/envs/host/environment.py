@@ -13,7 +13,7 @@ from spacerl.envs.host.in_process import InProcessEnvs
 from spacerl.envs.host.pool import WorkerPool
 from spacerl.envs.host.single import Recipe
 from spacerl.envs.memory import require_room_for_workers
-from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, Episode, Tick
+from spacerl.types import IDLE, RESET, STEP, BatchEnv, EnvSpec, Episode, InputError, Tick
 
 
 class HostedEnv(BatchEnv):
@@ -53,7 +53,9 @@ class HostedEnv(BatchEnv):
         first = np.arange(self.lanes) == 0
         last, seed = np.zeros(self.lanes, bool), np.where(first, 0, -1)
         action = np.zeros((self.lanes, *self.spec.action.shape), self.spec.action.dtype)
-        self.tick(np.where(first, RESET, IDLE), action, last, seed)
+        begun = self.tick(np.where(first, RESET, IDLE), action, last, seed)
+        if begun.lost[0] and isinstance(self._env, WorkerPool) and self._env.last_fault:
+            raise InputError(f"environment '{self.recipe.name}' does not reset: {self._env.last_fault}")
         self.tick(np.where(first, STEP, IDLE), action, last, np.full(self.lanes, -1))
         self.counts()
 

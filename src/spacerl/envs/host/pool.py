@@ -161,6 +161,7 @@ class WorkerPool(BatchEnv):
         share = math.ceil(lanes / workers)
         parts = [slice(start, min(start + share, lanes)) for start in range(0, lanes, share)]
         self._restarts = self._lost = 0
+        self.last_fault = ""  # in a line
         self._episodes = Episodes(lanes)
         _require_portable(recipe)
         self._memory = new_memory()
@@ -290,13 +291,14 @@ class WorkerPool(BatchEnv):
     def _replace(self, index: int, fault: Fault) -> None:
         self._in_a_row[index] += 1
         self._restarts += 1
+        self.last_fault = _brief(str(fault))
         old = self.workers[index]
         old.process.kill()
         old.close(time.monotonic())
         if self._in_a_row[index] > FAULTS_IN_A_ROW:
             raise WorkersFailed(
                 f"worker {index} of environment '{self.recipe.name}' failed {self._in_a_row[index]} times without "
-                f"completing an episode; the last time: {_brief(str(fault))}"
+                f"completing an episode; the last time: {self.last_fault}"
             )
         self.report(f"worker {index} of environment '{self.recipe.name}' is replaced: {fault}")
         self.workers[index] = Worker(self.recipe, old.lanes, self.lanes, self._memory)
@@ -343,6 +345,8 @@ def last_words(text: str) -> str:
 
 
 def _brief(text: str) -> str:
-    """The line of a traceback that says most: its last."""
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no reason was left"
+    """What says most in a line: what happened and where it hangs or crashed, or the last line of a traceback."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if "most recent call first" in text:
+        return f"{lines[0]} ({last_words(text)})"
+    return lines[-1] if lines else "no reason was left"
