@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats as stats
 from safetensors.numpy import load_file
 
 import spacerl
@@ -106,7 +107,8 @@ def test_evaluate_policy_is_what_the_rows_of_play_give():
             spread = math.sqrt(((values - values.mean()) ** 2).sum() / (EPISODES - 1))
             assert given[name]["mean"] == pytest.approx(values.mean(), rel=1e-6)
             assert given[name]["std"] == pytest.approx(spread, rel=1e-6)
-            assert given[name]["interval"] == pytest.approx(1.96 * spread / math.sqrt(EPISODES), rel=1e-6)
+            reach = stats.t.ppf(0.975, EPISODES - 1) * spread / math.sqrt(EPISODES)
+            assert given[name]["interval"] == pytest.approx(reach, rel=1e-6)
         assert (given["step"]["limit"], given["number"]["limit"]) == (2.0, 4.0)
 
 
@@ -179,6 +181,13 @@ def test_one_episode_has_no_spread():
     assert math.isnan(summary["interval"])
 
 
+def test_an_interval_of_few_episodes_holds_the_mean_as_often_as_it_says():
+    """Of 4,000 times three episodes; with the normal's 1.96 it would be four times in five."""
+    rng = np.random.default_rng(0)
+    summaries = [summarise(rng.normal(5.0, 2.0, 3)) for _ in range(4000)]
+    assert abs(np.mean([abs(each["mean"] - 5.0) <= each["interval"] for each in summaries]) - 0.95) < 0.015
+
+
 # ---------------------------------------------------------------- against training
 
 
@@ -238,10 +247,17 @@ def test_evaluate_shows_the_baseline_played_or_as_it_was_measured(tmp_path, caps
     (folder / "baseline.json").write_text(json.dumps(measured))
     (recorded,) = spacerl.evaluate(folder, episodes=20)["baselines"]
     assert recorded["recorded"]
-    assert (recorded["J_R"]["mean"], recorded["J_R"]["interval"]) == (7.5, pytest.approx(0.98))
+    assert (recorded["J_R"]["mean"], recorded["J_R"]["interval"]) == (7.5, pytest.approx(0.5 * stats.t.ppf(0.975, 29)))
     assert recorded["J_C"]["outside_walls"]["verdict"] == "above"
     main(["evaluate", str(folder), "--episodes", "20", "--quiet"])
-    assert "pi_B gone, as measured before training" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "pi_B gone, as measured before training" in shown
+    assert "pi_B gone was not played: " in shown
+    assert "gone.safetensors" in shown.partition("not played")[2]
+    # Its single cost has the error that was measured: 9 is within two of them of a limit of 5.
+    (folder / "baseline.json").write_text(json.dumps(measured | {"J_C_error": 2.0}))
+    (recorded,) = spacerl.evaluate(folder, episodes=20)["baselines"]
+    assert recorded["J_C"]["outside_walls"]["verdict"] == "at"
 
 
 def test_evaluate_takes_the_seed_and_the_number_of_episodes(run):

@@ -25,6 +25,7 @@ from spacerl.policies import policy as policies
 from spacerl.runs.config import SETTINGS
 from spacerl.runs.fields import names_of
 from spacerl.runs.folder import RunFolder
+from spacerl.runs.text import number_text
 from spacerl.runs.toml import read_toml, toml_text
 from spacerl.training import progress
 from spacerl.training.settings import resolve
@@ -258,6 +259,22 @@ def test_progress_shows_every_cost_with_its_own_limit():
     row = {"update": 0, "J_R": 1.0, "J_D": np.nan, "h_D": np.nan, "episode_return": 2.0, "episode_length": 3.0}
     row |= {"J_C": 9.0, "h_C": 5.0, "J_C_hull": 1.0, "h_C_hull": 2.0, "J_C_fuel": 9.0, "h_C_fuel": 5.0}
     assert "J_C hull 1.000 / 2, fuel 9.000 / 5  return" in progress._line(row, 5, np.nan, np.nan)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0.000"),
+        (-29.5351, "-29.535"),
+        (0.012, "0.012"),
+        (-0.000543, "-0.000543"),
+        (99_999.5, "99999.500"),
+        (-11_545_471.2, "-11,545,471"),
+        (3.1e14, "3.1e+14"),
+    ],
+)
+def test_a_reward_of_any_scale_is_shown_with_the_digits_that_matter(value, shown):
+    assert number_text(value, 3) == shown
 
 
 def test_a_notebook_shows_progress_in_place(monkeypatch):

@@ -810,7 +810,7 @@ def test_evaluated_costs_are_the_logged_ones(several_costs, monkeypatch):
         for row in rows:  # about 50 episodes each
             error = value["std"] * math.sqrt(1 / 150 + row["episode_length"] / 400)
             assert abs(row[f"J_C_{name}"] - value["mean"]) < 4.0 * error
-        assert value["interval"] == pytest.approx(1.96 * value["std"] / math.sqrt(150))
+        assert value["interval"] == pytest.approx(1.976 * value["std"] / math.sqrt(150), rel=1e-3)
     value = report["stochastic"]["J_R"]
     assert abs(rows[0]["J_R"] - value["mean"]) < 4.0 * value["std"] * math.sqrt(1 / 150 + 8 / 400)
     with pytest.raises(InputError, match="'steps' of this run is a Python function: use it in Python"):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from spacerl.runs.names import printable
+from spacerl.runs.text import number_text
 from spacerl.types import InputError, unknown_name
 
 
@@ -117,6 +118,9 @@ def print_evaluation(report: dict[str, Any]) -> None:
         ("policy", "quantity", "mean", "95 % interval", "standard deviation", ""),
         rows,
     )
+    for each in report["baselines"]:
+        if each["recorded"]:
+            print(printable(f"pi_B {each['name']} was not played: {each['why']}"))
 
 
 EVALUATED = {"J_R": "J_R", "return": "episode_return", "length": "episode_length"}
@@ -125,9 +129,9 @@ EVALUATED = {"J_R": "J_R", "return": "episode_return", "length": "episode_length
 def _figures(value: dict[str, Any]) -> tuple[str, str, str]:
     mean, interval, std = (value[key] for key in ("mean", "interval", "std"))
     return (
-        "–" if math.isnan(mean) else f"{mean:.4f}",
-        "" if math.isnan(interval) else f"± {interval:.4f}",
-        "" if math.isnan(std) else f"{std:.4f}",
+        "–" if math.isnan(mean) else number_text(mean, 4),
+        "" if math.isnan(interval) else f"± {number_text(interval, 4)}",
+        "" if math.isnan(std) else number_text(std, 4),
     )
 
 

@@ -215,9 +215,17 @@ def _sums_of(episode: Episode, discount: float) -> np.ndarray:
 
 
 def summarise(values: np.ndarray) -> dict[str, float]:
-    """Mean, standard deviation over episodes, and half-width of the 95 % interval of the mean."""
+    """Mean, standard deviation over episodes, and half-width of the 95 % interval of the mean (Student's t)."""
     spread = float(values.std(ddof=1)) if values.size > 1 else math.nan
-    return {"mean": float(values.mean()), "std": spread, "interval": 1.96 * spread / math.sqrt(values.size)}
+    interval = reach(spread / math.sqrt(values.size), values.size)
+    return {"mean": float(values.mean()), "std": spread, "interval": interval}
+
+
+def reach(error: float, count: int) -> float:
+    """Half the width of the 95 % interval of a mean with this standard error, by Student's t; NaN of one value."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count - 1, 0.975)) * error if count > 1 else math.nan
 
 
 def verdict(mean: float, interval: float, limit: float) -> str:

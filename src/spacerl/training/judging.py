@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from spacerl.policies.loading import load_policy
-from spacerl.rollout.evaluate import Play, measured, verdict
+from spacerl.rollout.evaluate import Play, measured, reach, verdict
 from spacerl.runs.config import RunConfig
 from spacerl.runs.folder import RunFolder, read_json
 from spacerl.training.assemble import loading_of
@@ -99,16 +99,17 @@ def _recorded(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _as_measured(judging: Judging, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of baseline.json in the form of fresh ones; it keeps no spread of the costs."""
+    """The numbers of baseline.json in the form of fresh ones; of several costs it keeps no spread."""
 
     def known(mean: Any, error: float = math.nan) -> dict[str, float]:
-        return {"mean": float(mean) if mean is not None else math.nan, "std": math.nan, "interval": 1.96 * error}
+        interval = reach(error, int(recorded.get("episodes", 0)))
+        return {"mean": float(mean) if mean is not None else math.nan, "std": math.nan, "interval": interval}
 
     names = judging.env.spec.cost_names
     alone = {names[0]: {"J_C": recorded.get("J_C"), "h_C": recorded.get("h_C")}} if len(names) == 1 else {}
-    costs = {}
+    costs, error = {}, float(recorded.get("J_C_error", math.nan)) if len(names) == 1 else math.nan
     for name, each in recorded.get("costs", alone).items():
-        summary, limit = known(each["J_C"]), judging.config.cost_limit[names.index(name)]
+        summary, limit = known(each["J_C"], error), judging.config.cost_limit[names.index(name)]
         stands = verdict(summary["mean"], summary["interval"], limit)
         costs[name] = {**summary, "limit": limit, "verdict": stands}
     return {

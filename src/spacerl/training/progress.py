@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+from spacerl.runs.text import number_text
 from spacerl.training.sinks import RunInfo, Sink
 from spacerl.types import Row
 
@@ -113,12 +114,12 @@ class ProgressSink(Sink):
         grid.add_row(
             "update", f"{row['update'] + 1} of {self.updates}", ProgressBar(self.updates, row["update"] + 1, width=34)
         )
-        grid.add_row("J_R", f"{row['J_R']:.3f}", "discounted reward")
+        grid.add_row("J_R", _shown(row["J_R"]), "discounted reward")
         length = f"undiscounted, in {row['episode_length']:.0f} steps"
-        grid.add_row("return", f"{row['episode_return']:.3f}", length)
+        grid.add_row("return", _shown(row["episode_return"]), length)
         for name, cost, limit in costs_of(row):
             verdict = f"[red]above h_C = {limit:g}[/]" if cost > limit else f"[green]within h_C = {limit:g}[/]"
-            grid.add_row(f"J_C {name}".strip(), f"{cost:.3f}", verdict)
+            grid.add_row(f"J_C {name}".strip(), _shown(cost), verdict)
         if not math.isnan(row["J_D"]):
             radius = "" if math.isnan(row["h_D"]) else f"h_D = {row['h_D']:.4g}"
             grid.add_row("J_D", f"{row['J_D']:.4g}", radius)
@@ -134,14 +135,18 @@ def costs_of(row: dict[str, Any]) -> list[tuple[str, float, float]]:
 
 
 def _line(row: dict[str, Any], updates: int, speed: float, left: float) -> str:
-    costs = ", ".join(f"{name} {cost:.3f} / {limit:g}".strip() for name, cost, limit in costs_of(row))
+    costs = ", ".join(f"{name} {_shown(cost)} / {limit:g}".strip() for name, cost, limit in costs_of(row))
     divergence = "" if math.isnan(row["J_D"]) else f"  J_D {row['J_D']:.4g}"
     divergence += "" if math.isnan(row["h_D"]) else f" / {row['h_D']:.4g}"
     pace = "" if math.isnan(speed) else f"  {speed:,.0f} steps/s  left {_duration(left)}"
     return (
-        f"update {row['update'] + 1}/{updates}  J_R {row['J_R']:.3f}  J_C {costs}{divergence}"
-        f"  return {row['episode_return']:.3f} in {row['episode_length']:.0f} steps{pace}"
+        f"update {row['update'] + 1}/{updates}  J_R {_shown(row['J_R'])}  J_C {costs}{divergence}"
+        f"  return {_shown(row['episode_return'])} in {row['episode_length']:.0f} steps{pace}"
     )
+
+
+def _shown(value: float) -> str:
+    return number_text(value, 3)
 
 
 def _duration(seconds: float) -> str:
