@@ -68,3 +68,19 @@ def quick_environment(tmp_path_factory) -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": str(programs),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
+
+
+@pytest.fixture
+def record():
+    """`spacerl record` with these arguments as a process, which is gone after the test."""
+    from support.recording import Recording
+
+    made = []
+
+    def start(*arguments: str) -> Recording:
+        made.append(Recording(*arguments))
+        return made[-1]
+
+    yield start
+    for recording in made:
+        recording.stop()

@@ -22,7 +22,7 @@ from spacerl.rollout.demos.episode import Episode
 from spacerl.training.imitation.cloning import clone
 from spacerl.training.imitation.data import Steps
 from spacerl.training.imitation.ddpg import ddpg
-from test_record import ENVIRONMENT, SPACERL, Recording, fails, make_recorder
+from support.recording import ENVIRONMENT, SPACERL, fails, make_recorder
 
 
 def recorded(folder: Path, task: str = "point-circle", episodes: int = 3, steps: int = 20) -> Path:
@@ -49,10 +49,10 @@ minari = pytest.importorskip("minari")
 QUICK = ("--updates", "40", "--batch", "32", "--episodes", "4", "--quiet")
 
 
-def test_three_commands_from_a_lap_in_chromium_to_a_run_of_space(tmp_path):
+def test_three_commands_from_a_lap_in_chromium_to_a_run_of_space(tmp_path, record):
     """What docs/demonstrations.md promises, shortened."""
     laps, baseline, run = tmp_path / "laps", tmp_path / "mine.safetensors", tmp_path / "run"
-    recording = Recording("point-circle", "--out", str(laps), "--fps", "50", "--episodes", "1")
+    recording = record("point-circle", "--out", str(laps), "--fps", "50", "--episodes", "1")
     with chromium(tmp_path / "browser") as tab:
         tab.open(recording.address)
         tab.wait_for_phase("ready")
@@ -74,11 +74,11 @@ def test_three_commands_from_a_lap_in_chromium_to_a_run_of_space(tmp_path):
 
 
 @pytest.mark.slow
-def test_three_commands_from_a_lap_of_car_racing_in_chromium_to_a_run_of_space(tmp_path, quick_environment):
+def test_three_commands_from_a_lap_of_car_racing_in_chromium_to_a_run_of_space(tmp_path, quick_environment, record):
     """The same from pixels: a second of a lap, seen and driven in the browser."""
     pytest.importorskip("Box2D")
     laps, baseline, run = tmp_path / "laps", tmp_path / "mine.safetensors", tmp_path / "run"
-    recording = Recording("car-racing", "--out", str(laps), "--episodes", "1", "--seed", "2")
+    recording = record("car-racing", "--out", str(laps), "--episodes", "1", "--seed", "2")
     with chromium(tmp_path / "browser") as tab:
         tab.open(recording.address)
         tab.wait_for_phase("ready")

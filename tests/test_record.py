@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,70 +19,16 @@ pytest.importorskip("websockets")
 from spacerl.cli import main
 from spacerl.rollout.demos.dataset import Demonstrations
 from spacerl.rollout.demos.keys import keys_of
-from spacerl.rollout.demos.recorder import Recorder, open_recording, task_env
-
-SPACERL = [sys.executable, "-m", "spacerl"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(Path("src").absolute()), *sys.path]))}
-
-
-class Recording:
-    """`spacerl record` as a process of its own."""
-
-    def __init__(self, *arguments: str):
-        command = [*SPACERL, "record", *arguments]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-        )
-        self.address = self._line(r"open (http://127\.0\.0\.1:\d+/\?token=\S+)")
-        self.port = int(re.search(r":(\d+)/", self.address)[1])  # type: ignore[index]
-
-    def _line(self, pattern: str) -> str:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if found := re.search(pattern, line):
-                return found[1]
-        raise AssertionError(f"it ended with {self.process.wait()}")
-
-    def end(self, how: int | None = None) -> tuple[int, str]:
-        if how is not None:
-            self.process.send_signal(how)
-        said, errors = self.process.communicate(timeout=60)
-        return self.process.returncode, said + errors
-
-    def get(self, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-        return connection.getresponse()
-
-
-def make_recorder(folder: Path, task: str = "point-circle", **options) -> Recorder:
-    env, keys = task_env(task), keys_of(task)
-    recording = open_recording(folder, task, env, keys, 6.0, append=True)
-    return Recorder(task, env, keys, recording, fps=6.0, **options)
-
-
-def drive(recorder: Recorder, steps: int, *held: str) -> None:
-    recorder.press(held)
-    for _ in range(steps):
-        recorder.step()
-
-
-def fails(capsys, *arguments: str) -> str:
-    with pytest.raises(SystemExit) as stop:
-        main(list(map(str, arguments)))
-    assert stop.value.code == 2
-    said = capsys.readouterr().err.strip()
-    assert len(said.splitlines()) == 1, said
-    return said
-
+from spacerl.rollout.demos.recorder import task_env
+from support.recording import drive, fails, make_recorder
 
 # In the browser -------------------------------------------------------------------------------------------------------
 
 
-def test_driving_in_chromium_makes_a_minari_dataset(tmp_path):
+def test_driving_in_chromium_makes_a_minari_dataset(tmp_path, record):
     import minari
 
-    recording = Recording("point-circle", "--out", str(tmp_path / "laps"), "--fps", "12", "--seed", "3")
+    recording = record("point-circle", "--out", str(tmp_path / "laps"), "--fps", "12", "--seed", "3")
     with chromium(tmp_path / "browser") as tab:
         tab.open(recording.address)
         tab.wait_for_phase("ready")
@@ -131,8 +71,8 @@ def test_driving_in_chromium_makes_a_minari_dataset(tmp_path):
     np.testing.assert_allclose(again, whole.rewards)
 
 
-def test_a_browser_that_goes_in_the_middle_of_an_episode_loses_nothing(tmp_path):
-    recording = Recording("point-circle", "--out", str(tmp_path / "laps"), "--fps", "10")
+def test_a_browser_that_goes_in_the_middle_of_an_episode_loses_nothing(tmp_path, record):
+    recording = record("point-circle", "--out", str(tmp_path / "laps"), "--fps", "10")
     with chromium(tmp_path / "browser") as tab:
         tab.open(recording.address)
         tab.wait_for_phase("ready")
@@ -154,11 +94,11 @@ def test_a_browser_that_goes_in_the_middle_of_an_episode_loses_nothing(tmp_path)
 # Who gets in ----------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_page_itself_gets_in(tmp_path):
+def test_only_the_page_itself_gets_in(tmp_path, record):
     from websockets.exceptions import InvalidStatus
     from websockets.sync.client import connect
 
-    recording = Recording("point-circle", "--out", str(tmp_path / "laps"))
+    recording = record("point-circle", "--out", str(tmp_path / "laps"))
     path = recording.address.partition(str(recording.port))[2]
     here = f"127.0.0.1:{recording.port}"
     try:
@@ -215,8 +155,8 @@ def _address_of_this_machine() -> str:
 # What is kept ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_process_leaves_its_episode_for_the_next_one(tmp_path):
-    recording = Recording("point-gather", "--out", str(tmp_path / "laps"), "--fps", "100")
+def test_a_killed_process_leaves_its_episode_for_the_next_one(tmp_path, record):
+    recording = record("point-gather", "--out", str(tmp_path / "laps"), "--fps", "100")
     from websockets.sync.client import connect
 
     visit = recording.get(recording.address.partition(str(recording.port))[2])
