@@ -7,8 +7,9 @@
     python benchmarks/racing.py figure --out DIR --figures DIR
     python benchmarks/racing.py pack --out DIR --data FILE.npz
 
-`run` goes on where it was stopped: a finished run is left alone, one that was killed is resumed. --part k/n takes every
-n-th of the runs from the k-th on, so that several processes share the work.
+`run` goes on where it was stopped: a finished run is left alone, one that was killed is resumed. With --round 20 all
+algorithms make 20 updates from a seed before the first one makes more. --part k/n takes every n-th of the runs from the
+k-th on, so that several processes share the work.
 """
 
 from __future__ import annotations
@@ -65,26 +66,29 @@ def run(options: argparse.Namespace) -> None:
     jax.config.update("jax_compilation_cache_dir", str(options.out / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     part, parts = (int(each) for each in options.part.split("/"))
-    work = [(seed, row) for seed in options.seeds for row in options.rows]
-    for seed, row in work[part::parts]:
+    runs = [(seed, row) for seed in options.seeds for row in options.rows][part::parts]
+    least = options.round or options.updates
+    ends = [*range(least, options.updates, least), options.updates]
+    work = [(seed, end, row) for this in options.seeds for end in ends for seed, row in runs if seed == this]
+    for seed, end, row in work:
         out, began = folder(options, row, seed), time.time()
         if (out / "config.json").exists():
-            if RunFolder.open(out).newest_update() >= options.updates:
+            if RunFolder.open(out).newest_update() >= end:
                 continue
-            spacerl.resume(out, updates=options.updates, progress=False)
+            spacerl.resume(out, updates=end, progress=False)
         else:
             spacerl.train(
                 "car-racing",
                 algorithm=row.algorithm,
                 baseline=options.baseline if row.baseline and options.baseline else row.baseline,
                 seed=seed,
-                updates=options.updates,
+                updates=end,
                 out=out,
                 progress=False,
                 log=(),
                 **settings(options),
             )
-        print(f"{out.name}: {time.time() - began:.0f} s", flush=True)
+        print(f"{out.name}: {end} updates, {time.time() - began:.0f} s", flush=True)
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -345,6 +349,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--fisher-subsample", type=float)
     parser.add_argument("--checkpoint-every", type=int)
     parser.add_argument("--part", default="0/1", help="run: every n-th of the runs from the k-th on, as k/n")
+    parser.add_argument("--round", type=int, help="run: so many updates of each algorithm, then as many more of each")
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2], help="run: the first; speed: all")
     parser.add_argument("--lanes", type=int, default=10)
     parser.add_argument("--steps", type=int, default=2000)

@@ -9,7 +9,8 @@ import pytest
 
 from spacerl.core.fisher import chunked_fisher_product, chunked_pull_back, conjugate_gradient, fisher_product
 from spacerl.policies.family import PolicyFamily
-from spacerl.types import ActionSpace
+from spacerl.policies.networks import LARGEST_SLOPES, Layout
+from spacerl.types import ActionSpace, ImageSpec
 
 SPACES = {"gaussian": ActionSpace("box", 2), "categorical": ActionSpace("discrete", 4)}
 
@@ -87,6 +88,35 @@ def test_products_of_chunks_are_those_of_all(size, double_precision):
     rows = [pull_back(jax.tree.map(lambda leaf, r=r: leaf[:, r], cotangents))[0] for r in range(2)]
     found = jax.jit(lambda c: chunked_pull_back(family.apply, theta, obs, c, size))(cotangents)
     np.testing.assert_allclose(found, jnp.stack(rows), rtol=1e-12, atol=1e-14)
+
+
+IMAGE = ImageSpec(1, (12, 10, 3), 1 / 255)  # with one number before it and one after
+IMAGE_SPACES = (*SPACES.values(), ActionSpace("multidiscrete", 5, nvec=(2, 3)))
+
+
+@pytest.mark.parametrize("space", IMAGE_SPACES, ids=lambda space: space.kind)
+@pytest.mark.parametrize("size", [None, 13])
+def test_products_that_hold_the_derivatives_of_convolutions_are_the_same(space, size, double_precision, monkeypatch):
+    rng = np.random.default_rng(6)
+    family = PolicyFamily((362,), space, (6, 5), images=(IMAGE,), filters=(4, 3))
+    theta, obs = jnp.asarray(0.5 * rng.normal(size=family.parameters)), jnp.asarray(50 * rng.normal(size=(30, 362)))
+    weight, v = jnp.asarray(rng.random(30)), jnp.asarray(rng.normal(size=(4, family.parameters)))
+    expected = jax.jit(fisher_product(lambda t: family.apply(t, obs), theta, weight, 0.1))(v)
+    monkeypatch.setattr(Layout, "rows_at_once", lambda self, rows: size)
+    assert family.layout.slopes_fit(30, space.size)
+    found = jax.jit(lambda v: family.fisher_product(theta, obs, weight, 0.1)(v))(v)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+    convolutions = slice(0, 4 * 4 * 3 * 4 + 4)
+    assert np.abs((found - 0.1 * v)[:, convolutions]).max() > 1e-3
+
+
+def test_derivatives_that_would_fill_the_memory_are_not_held():
+    layout = PolicyFamily((362,), SPACES["gaussian"], (6, 5), images=(IMAGE,), filters=(4, 3)).layout
+    first, second = 4 * 4 * 3 * 4 + 4, 4 * 4 * 4 * 3 + 3
+    most = LARGEST_SLOPES // (4 * 2 * (first + second))
+    assert layout.slopes_fit(most, 2)
+    assert not layout.slopes_fit(most + 1, 2)
+    assert not PolicyFamily((3,), SPACES["gaussian"], (5,)).layout.slopes_fit(1, 2)
 
 
 def spd_system(rows: int, size: int, condition: float):

@@ -50,6 +50,38 @@ def chunked_fisher_product(
     return lambda v: sum_over_chunks(lambda chunk: of_chunk(v, chunk), (samples, weight), size) + damping * v
 
 
+def split_fisher_product(
+    outputs: Callable[[Array, Array], Any],
+    theta: Array,
+    part: Callable[[Array], Array],
+    slopes: Array,
+    weight: Array,
+    damping: float,
+) -> Callable:
+    """The same of `outputs` of theta and z (B, A), for what depends on a linear `part` of theta, (P,) -> (Q,), by
+    z alone: `slopes` (B, A, Q) are the derivatives of z in it, and z is zero at theta.
+
+    Where z is costly to differentiate, as what convolutions make of images is, that is done once and not in every
+    product.
+    """
+    at_theta, jacobian = jax.linearize(outputs, theta, jnp.zeros(slopes.shape[:2], slopes.dtype))
+    transpose = jax.linear_transpose(jacobian, theta, jnp.zeros(slopes.shape[:2], slopes.dtype))
+    back = jax.linear_transpose(part, theta)
+    flat = slopes.reshape(-1, slopes.shape[-1])
+
+    def weighted(row: tuple[Array, Array]) -> tuple[Array, Array]:
+        tangent = at_theta.fisher(jacobian(*row))
+        return transpose(jax.tree.map(lambda leaf: leaf * weight[:, None], tangent))
+
+    def product(v: Array) -> Array:
+        z = (jax.vmap(part)(v) @ flat.T).reshape(-1, *slopes.shape[:2])
+        direct, of_z = for_each(weighted, (v, z))
+        through = of_z.reshape(v.shape[0], -1) @ flat
+        return direct + jax.vmap(lambda row: back(row)[0])(through) + damping * v
+
+    return product
+
+
 def chunked_pull_back(
     outputs: Callable[[Array, Any], Any], theta: Array, samples: Any, cotangents: Any, size: int
 ) -> Array:

@@ -18,7 +18,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from spacerl.core.distributions import DISTRIBUTIONS, Categorical, Distribution, Gaussian, MultiCategorical
-from spacerl.policies.networks import Layout, Network, Seen, convolutions
+from spacerl.core.fisher import chunked_fisher_product, fisher_product, split_fisher_product
+from spacerl.policies.networks import Layout, Network, Seen, convolution_parameters, convolutions
 from spacerl.policies.normaliser import Normaliser, absorb, fresh_normaliser
 from spacerl.policies.sampler import Sampler
 from spacerl.types import ActionSpace, Array, ImageSpec
@@ -33,7 +34,9 @@ class GaussianPolicy(eqx.Module):
     log_std: Array
 
     def __call__(self, seen: Seen) -> Gaussian:
-        mean = self.body(seen)
+        return self.of(self.body(seen))
+
+    def of(self, mean: Array) -> Gaussian:
         return Gaussian(mean, jnp.broadcast_to(jnp.maximum(self.log_std, math.log(MIN_STD)), mean.shape))
 
 
@@ -41,7 +44,10 @@ class CategoricalPolicy(eqx.Module):
     body: Network
 
     def __call__(self, seen: Seen) -> Categorical:
-        return Categorical(self.body(seen))
+        return self.of(self.body(seen))
+
+    def of(self, logits: Array) -> Categorical:
+        return Categorical(logits)
 
 
 class MultiCategoricalPolicy(eqx.Module):
@@ -49,7 +55,10 @@ class MultiCategoricalPolicy(eqx.Module):
     nvec: tuple[int, ...] = eqx.field(static=True)
 
     def __call__(self, seen: Seen) -> MultiCategorical:
-        return MultiCategorical(self.body(seen), self.nvec)
+        return self.of(self.body(seen))
+
+    def of(self, logits: Array) -> MultiCategorical:
+        return MultiCategorical(logits, self.nvec)
 
 
 PolicyModule = GaussianPolicy | CategoricalPolicy | MultiCategoricalPolicy
@@ -119,6 +128,25 @@ class PolicyFamily:
             return policy(self.layout.see(obs.reshape(*lead, -1)))
         rows = self.layout.by_rows(policy, self.layout.see(obs.reshape(math.prod(lead), -1)))
         return jax.tree.map(lambda leaf: leaf.reshape(*lead, -1), rows)
+
+    def fisher_product(self, theta: Array, obs: Array, weight: Array, damping: float) -> Callable[[Array], Array]:
+        """(M, P) -> (M, P): the Fisher matrix of the distributions of observations (B, *obs_shape), damped."""
+        size = self.layout.rows_at_once(obs.shape[0])
+        if self.layout.slopes_fit(obs.shape[0], self.action.size):
+            policy = self.unravel(theta)
+            features, slopes = self.layout.slopes(policy.body, self.layout.see(obs.reshape(obs.shape[0], -1)))
+
+            def outputs(t: Array, z: Array) -> Distribution:
+                policy = self.unravel(t)
+                return policy.of(policy.body.dense(features) + z)
+
+            def part(t: Array) -> Array:
+                return convolution_parameters(self.unravel(t).body)
+
+            return split_fisher_product(outputs, theta, part, slopes, weight, damping)
+        if size is None:
+            return fisher_product(lambda t: self.apply(t, obs), theta, weight, damping)
+        return chunked_fisher_product(self.apply, theta, obs, weight, damping, size)
 
     def unravel(self, theta: Array) -> PolicyModule:
         return self._unravel(theta)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from spacerl.types import Array, ImageSpec
 
@@ -18,6 +19,9 @@ LARGE_IMAGE = 64  # where the shorter side has so many pixels windows are 4 apar
 # Images whose activations are held at the same time; 96 x 96 pixels take about 0.4 MB each. A processor's cache holds
 # those of a hundred: with 500 a pass takes twice as long. An accelerator wants large products.
 ROWS_AT_ONCE, ROWS_ON_ACCELERATOR = 128, 2048
+# Derivatives that are held so that no product with a Fisher matrix goes through convolutions: bytes, and outputs of a
+# network, for each of which they cost as much as a tenth of the products that they save.
+LARGEST_SLOPES, MOST_SLOPES = 2**29, 32
 
 
 class Mlp(eqx.Module):
@@ -183,6 +187,33 @@ class Layout:
             return None
         return next((size for size in range(most, most // 2, -1) if rows % size == 0), most)
 
+    def slopes_fit(self, rows: int, outputs: int) -> bool:
+        """Whether the derivatives of so many rows' outputs in the convolutions are worth being held; see `slopes`."""
+        if not self.images:
+            return False
+        count = sum(
+            math.prod((layer.kernel, layer.kernel, channels, layer.filters)) + layer.filters
+            for _, shape, _ in self.images
+            for layer, channels in zip(
+                convolutions(shape, self.filters)[0], (shape[-1], *self.filters[:-1]), strict=True
+            )
+        )
+        return outputs <= MOST_SLOPES and 4 * rows * outputs * count <= LARGEST_SLOPES
+
+    def slopes(self, network: Network, seen: Seen) -> tuple[Array, Array]:
+        """What the first dense layer takes in of observations (B, ...), (B, F), and the derivatives (B, A, Q) of the
+        network's outputs in the parameters of its convolutions, in the order of `convolution_parameters`."""
+        flat, unravel = ravel_pytree(network.encoders)
+        outputs = network.dense.biases[-1].shape[0]
+
+        def of_row(row: Seen) -> tuple[Array, Array]:
+            features, pull_back = jax.vjp(lambda t: Network(unravel(t), network.dense).features(row), flat)
+            _, to_features = jax.vjp(network.dense, features)
+            return features, jax.vmap(lambda one: pull_back(to_features(one)[0])[0])(jnp.eye(outputs))
+
+        size = self.rows_at_once(seen.numbers.shape[0])
+        return jax.lax.map(of_row, seen, batch_size=size) if size else jax.vmap(of_row)(seen)
+
     def by_rows(self, function: Callable[[Seen], Any], seen: Seen) -> Any:
         """`function` of observations (B, ...), which treats every row alike; of images for some rows at a time, and
         again where a derivative needs their activations."""
@@ -200,5 +231,14 @@ class Network(eqx.Module):
     dense: Mlp
 
     def __call__(self, seen: Seen) -> Array:
+        return self.dense(self.features(seen))
+
+    def features(self, seen: Seen) -> Array:
+        """What the dense layers take in."""
         features = [encoder(image) for encoder, image in zip(self.encoders, seen.images, strict=True)]
-        return self.dense(jnp.concatenate([*features, seen.numbers], axis=-1) if features else seen.numbers)
+        return jnp.concatenate([*features, seen.numbers], axis=-1) if features else seen.numbers
+
+
+def convolution_parameters(network: Network) -> Array:
+    """(Q,) of all its convolutions."""
+    return ravel_pytree(network.encoders)[0]

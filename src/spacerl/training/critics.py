@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from spacerl.core.batching import for_each, sum_over_chunks
-from spacerl.core.fisher import chunked_fisher_product, conjugate_gradient, fisher_product
+from spacerl.core.fisher import chunked_fisher_product, conjugate_gradient, fisher_product, split_fisher_product
 from spacerl.core.steps import backtrack
-from spacerl.policies.networks import Layout, Seen
+from spacerl.policies.networks import Layout, Seen, convolution_parameters
 from spacerl.types import Array, ImageSpec
 
 
@@ -111,6 +111,17 @@ def neural_critic(
         def predicted(t: Array, x: Seen) -> _Prediction:
             return _Prediction(outputs(t, x))
 
+        def split_product(theta: Array, x: Seen) -> Callable[[Array], Array]:
+            features, slopes = layout.slopes(unravel(theta), x)
+            return split_fisher_product(
+                lambda t, z: _Prediction(unravel(t).dense(features) + z),
+                theta,
+                lambda t: convolution_parameters(unravel(t)),
+                slopes,
+                row_weight,
+                damping,
+            )
+
         def loss(t: Array, x: Seen, y: Array, weight: Array) -> Array:
             return 0.5 * jnp.sum(weight * (outputs(t, x)[:, 0] - y) ** 2)
 
@@ -129,7 +140,9 @@ def neural_critic(
             theta, y_s = critic
             some = (jax.tree.map(lambda leaf: leaf[rows], x), y_s[rows], row_weight)
             gradient = slope(theta, y_s, number)
-            if some_size is None:
+            if layout.slopes_fit(rows.shape[0], 1):
+                product = split_product(theta, some[0])
+            elif some_size is None:
                 product = fisher_product(lambda t: predicted(t, some[0]), theta, row_weight, damping)
             else:
                 product = chunked_fisher_product(predicted, theta, some[0], row_weight, damping, some_size)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from spacerl.algorithms.contract import Algorithm
 from spacerl.core.batching import for_each
-from spacerl.core.fisher import chunked_fisher_product, chunked_pull_back, conjugate_gradient, fisher_product
+from spacerl.core.fisher import chunked_pull_back, conjugate_gradient
 from spacerl.core.returns import (
     advantages_and_returns,
     contrast_of_halves,
@@ -253,12 +253,7 @@ def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array, 
     gradients = surrogate_gradients(learner, batch, theta)
     h_C = jnp.array(config.cost_limit)
     row_weight = batch.weight[rows] / jnp.maximum(jnp.sum(batch.weight[rows]), 1e-30)
-    subsample = batch.inputs[rows]
-    size = learner.family.layout.rows_at_once(rows.shape[0])
-    if size is None:
-        product = fisher_product(lambda t: learner.family.apply(t, subsample), theta, row_weight, config.cg_damping)
-    else:
-        product = chunked_fisher_product(learner.family.apply, theta, subsample, row_weight, config.cg_damping, size)
+    product = learner.family.fisher_product(theta, batch.inputs[rows], row_weight, config.cg_damping)
     return StepInputs(
         g=gradients.g,
         gain=gradients.gain,
