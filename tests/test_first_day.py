@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import json
 import pickle
 import re
@@ -19,10 +20,11 @@ import pytest
 
 import spacerl
 from spacerl.algorithms import ALGORITHMS
-from spacerl.cli import main
+from spacerl.cli import main, training
 from spacerl.envs.host.single import Recipe, construct
 from spacerl.policies import policy as policies
 from spacerl.runs.config import SETTINGS
+from spacerl.runs.elsewhere import ELSEWHERE, known_elsewhere
 from spacerl.runs.fields import names_of
 from spacerl.runs.folder import RunFolder
 from spacerl.runs.text import number_text
@@ -307,6 +309,61 @@ def test_a_vector_environment_is_told_to_be_one_too_many():
     for env in (vector, lambda: vector):
         with pytest.raises(InputError, match="a vector environment of 3: give a single one"):
             spacerl.train(env=env, cost="none", algorithm="trpo", workers=0, progress=False)
+
+
+def test_a_function_that_gives_a_class_is_told_to_make_one_of_it():
+    class Mine(gymnasium.Env):
+        pass
+
+    with pytest.raises(InputError, match=r"gave the class Mine: return one made of it, Mine\(\)"):
+        spacerl.train(env=lambda: Mine, cost="none", algorithm="trpo", workers=0, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ("train", "point-circle", "--total-timesteps", "1e6"),
+            "unknown option --total-timesteps: here it is --updates,",
+        ),
+        (("train", "point-circle", "--lr=3e-4"), "unknown option --lr: here it is --delta, the trust region"),
+        (("sweep", "point-circle", "--algo", "PPOLag"), "unknown option --algo: here it is --algorithm"),
+        (
+            ("train", "point-circle", "--basline", "near"),
+            "`spacerl train --help-all` lists all; did you mean --baseline?",
+        ),
+        (("evaluate", "run", "--lr", "3"), "unknown option --lr: `spacerl evaluate --help` lists all"),
+        (("train", "point-circle", "near"), "'near' is one word too many: `spacerl train --help` shows"),
+        (("evaluate",), "evaluate needs RUN (Run folder)"),
+        (("export",), "export needs RUN (Run folder) and OUT (File to write: .onnx, .py (NumPy only) or .npz"),
+        (("train", "Pendulum-v1"), "give it as --env Pendulum-v1"),
+        (("train", "zoo.py:Cart"), "give it as --env zoo.py:Cart"),
+        (("train", "--env", "Pendulum-v1", "--algorithm", "pcpo"), "`spacerl check-env` says what random actions cost"),
+        ((), "`spacerl --help` says what each does"),
+    ],
+)
+def test_words_of_other_libraries_and_slips_are_answered_with_ours(capsys, given, said):
+    told = refused(capsys, *given)
+    assert said in told
+    assert len(told.splitlines()) == 1
+
+
+def test_settings_of_other_libraries_are_answered_with_ours():
+    with pytest.raises(InputError, match="unknown setting 'learning_rate': here it is delta, the trust region"):
+        spacerl.train("point-circle", algorithm="trpo", learning_rate=3e-4)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="unknown setting 'verbose': here it is progress, False for none"):
+        spacerl.Config(task="point-circle", verbose=1)  # type: ignore[call-arg]
+
+
+def test_what_a_name_of_another_library_is_here_exists():
+    options = {name for entry in ALGORITHMS.values() for name in names_of(entry.options)}
+    arguments = {field.name for field in dataclasses.fields(training.Train)} | {"env"}
+    in_python = set(inspect.signature(spacerl.train).parameters)
+    for theirs in ELSEWHERE:
+        assert theirs not in {*SETTINGS, *options, *arguments, *in_python}
+        option, setting = known_elsewhere(f"--{theirs}", option=True), known_elsewhere(theirs, option=False)
+        assert option.partition(",")[0].removeprefix("--").replace("-", "_") in {*SETTINGS, *options, *arguments}
+        assert setting.partition(",")[0] in {*SETTINGS, *options, *in_python}
 
 
 def test_missing_packages_are_named_with_what_installs_them(monkeypatch):

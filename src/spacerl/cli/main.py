@@ -26,6 +26,7 @@ from spacerl.cli.options import (
     split_config,
     words_of,
 )
+from spacerl.runs.elsewhere import known_elsewhere
 from spacerl.runs.names import printable
 from spacerl.training.signals import number_of, stoppable
 from spacerl.types import InputError, RunInterrupted, RunStopped, unknown_name
@@ -102,13 +103,14 @@ def parse_as(target: Any, name: str, kind: Any, arguments: list[str]) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise InputError(explained(message.getvalue())) from None
+        raise InputError(explained(message.getvalue(), name)) from None
 
 
 def named(arguments: list[str]) -> tuple[str, list[str]]:
     """The command's name, which may have two words, and what follows it."""
     if not arguments:
-        raise InputError(f"no command was given: allowed are {', '.join(COMMANDS)}")
+        names = ", ".join(COMMANDS)
+        raise InputError(f"no command was given: allowed are {names}; `spacerl --help` says what each does")
     if arguments[0] in ("-h", "--help", HELP_ALL):
         show_commands()
     if arguments[0] in ("--version", "-V"):
@@ -146,14 +148,25 @@ def summary(kind: Any) -> str:
     return " ".join(kind.__doc__.split("\n\n")[0].split())
 
 
-def explained(text: str) -> str:
-    """What the parser could not read; of another algorithm's option, whose it is."""
+def explained(text: str, command: str) -> str:
+    """What the parser could not read; of an option of another algorithm or library, whose it is."""
     sentence = one_sentence(text)
-    unknown = re.match(r"Unrecognized options?: (--[\w-]+)", sentence)
-    owners = owners_of(unknown[1]) if unknown else []
-    if unknown and owners:
-        return f"{unknown[1]} is not an option of the algorithm: it belongs to {', '.join(owners)} (--algorithm)"
-    return sentence
+    if missing := re.match(r"Missing from spacerl [\w -]+: (.*)", sentence):
+        parts = [part.strip().partition(" ") for part in missing[1].split("(required)") if part.strip()]
+        return f"{command} needs " + " and ".join(f"{name} ({what.rstrip('.')})" for name, _, what in parts)
+    unknown = re.match(r"Unrecognized options?: ([^\s,=]+)", sentence)
+    if not unknown:
+        return sentence
+    given, trains = unknown[1], issubclass(COMMANDS[command], training.Train)
+    if not given.startswith("-"):
+        return f"'{given}' is one word too many: `spacerl {command} --help` shows what may be given"
+    if owners := owners_of(given):
+        return f"{given} is not an option of the algorithm: it belongs to {', '.join(owners)} (--algorithm)"
+    if trains and (here := known_elsewhere(given, option=True)):
+        return f"unknown option {given}: here it is {here}"
+    near = sentence.partition("Perhaps you meant: ")[2].split()
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"unknown option {given}: `spacerl {command} {HELP_ALL if trains else '--help'}` lists all{hint}"
 
 
 def one_sentence(text: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -260,7 +261,10 @@ def preset_settings(task: str | None, preset: str) -> dict[str, Any]:
 def task_named(name: str) -> Task:
     """The row of a task whose environment exists."""
     if name not in TASKS:
-        raise unknown_name("task", name, TASKS)
+        unknown = unknown_name("task", name, TASKS)
+        if re.search(r"-v\d+$|[:/]", name):
+            raise InputError(f"{unknown}; your own environment is not a task: give it as --env {name}")
+        raise unknown
     task = TASKS[name]
     if not task.available:
         ready = ", ".join(each.name for each in TASKS.values() if each.available)

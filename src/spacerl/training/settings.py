@@ -22,6 +22,7 @@ from spacerl.runs.config import (
     is_own,
     limits_in_order,
 )
+from spacerl.runs.elsewhere import known_elsewhere
 from spacerl.runs.fields import check_value, checked, defaults_of, names_of, plain
 from spacerl.runs.folder import RunFolder
 from spacerl.types import EnvSpec, InputError, unknown_name
@@ -115,6 +116,8 @@ def _unknown_setting(name: str, algorithm: str, allowed: list[str]) -> InputErro
         return InputError(
             f"{name.replace('_', '-')} is not a setting of algorithm '{algorithm}': it belongs to {', '.join(owners)}"
         )
+    if here := known_elsewhere(name, option=False):
+        return InputError(f"unknown setting '{name}': here it is {here}")
     return unknown_name("setting", name, sorted([*SETTINGS, *allowed]))
 
 
@@ -152,7 +155,10 @@ def _required_limits(values: Mapping[str, Any]) -> Any:
     if not limits and cost and cost[0].rpartition("=")[2] == "none":
         return (0.0,)
     if not limits and is_own(values["task"]):
-        raise InputError("cost-limit was not given: your environment needs one, a number or one per cost")
+        raise InputError(
+            "cost-limit was not given: your environment needs one, a number or one per cost; `spacerl check-env` says "
+            "what random actions cost"
+        )
     return limits
 
 
