@@ -96,6 +96,8 @@ class Toy(gymnasium.Env):
             self.x += 1e-3 * self.episodes
         if self.fault == "step raises" and self.t == 5:
             raise ZeroDivisionError("no mass")
+        if self.fault == "raises in two lines":
+            raise ValueError("no mass:\n  0 kg")
         if self.fault == "slow":
             time.sleep(0.01)
         if self.fault == "warns":
@@ -121,10 +123,13 @@ class Toy(gymnasium.Env):
             "constant cost": 0.25,
             "zero cost": 0,
             "negative cost": -push,
+            "arrays of one number": np.array([float(push > 0)]),
         }.get(self.fault, float(push > 0))
 
     def reward(self) -> Any:
-        return {"nan reward": math.inf, "text reward": None, "constant reward": 1.0}.get(self.fault, -abs(self.x))
+        odd = {"nan reward": math.inf, "text reward": None, "constant reward": 1.0}
+        odd["arrays of one number"] = np.array([self.x])
+        return odd.get(self.fault, -abs(self.x))
 
 
 class NoSeed(Toy):
@@ -203,6 +208,7 @@ FAULTS = {
     "reset raises": (PROBLEM, "exception", "reset raised RuntimeError: no fuel (", "fix the environment there"),
     "old reset": (PROBLEM, "reset", "reset returns ndarray and not the pair", "return observation, {}"),
     "step raises": (PROBLEM, "exception", "step 5 of episode 1 raised ZeroDivisionError: no mass (", "there"),
+    "raises in two lines": (PROBLEM, "exception", "raised ValueError: no mass: 0 kg (", "fix the environment there"),
     "old step": (PROBLEM, "step", "step returns four values, as environments of the old Gym", "terminated, truncated"),
     "three values": (PROBLEM, "step", "step returns a tuple of 3", "terminated, truncated"),
     "no info": (PROBLEM, "step", "the last value of a step is NoneType", "info"),
@@ -246,6 +252,35 @@ def test_every_fault_is_found_and_told_how_to_fix(fault):
     assert found[kind].text in findings.text()
     own = [each for each in found if not each.startswith("gymnasium") and each != "fine"]
     assert own == ([] if kind.startswith("gymnasium") else [kind])  # nothing else is blamed
+
+
+def test_an_array_of_one_number_is_one_as_in_training():
+    findings = check("arrays of one number")
+    assert not findings.broken
+    assert [finding.kind for finding in findings.found if not finding.kind.startswith("gymnasium")] == []
+
+
+def expensive(obs: Any, action: Any, following: Any, info: Any) -> float:
+    return 133.7
+
+
+def test_a_large_limit_is_written_out():
+    command = check(cost=("test_checking:expensive",)).command
+    assert command.endswith("--cost-limit 670")
+    assert parse(shlex.split(command)[1:]).arguments()["cost_limit"] == 670.0
+
+
+def normalised() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(
+        gymnasium.wrappers.NormalizeReward(gymnasium.wrappers.NormalizeObservation(Toy())), LENGTH
+    )
+
+
+def test_a_wrapper_with_statistics_of_its_own_is_noted():
+    (noted,) = (each for each in check(env="test_checking:normalised").found if each.kind == "statistics")
+    assert noted.level == NOTE
+    assert "(NormalizeReward, NormalizeObservation), which no policy or export holds" in noted.text
+    assert "--normalise-observations" in noted.fix
 
 
 def test_what_gymnasium_asserts_is_passed_on():

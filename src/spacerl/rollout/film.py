@@ -149,8 +149,9 @@ def _image(env: BatchEnv, task: str) -> np.ndarray:
     try:
         frame = env.render()
     except Exception as error:
-        message = " ".join(str(error).split())
-        raise InputError(f"'{task}' cannot be filmed: render raised {type(error).__name__}: {message}") from error
+        message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        raised = "its environment has no render()" if message == "NotImplementedError" else f"render raised {message}"
+        raise InputError(f"'{task}' cannot be filmed: {raised}") from error
     if isinstance(frame, list) and frame:
         frame = frame[-1]
     array = None if frame is None or isinstance(frame, str | list) else np.asarray(frame)

@@ -94,6 +94,9 @@ def construct(recipe: Recipe, render_mode: str | None = None) -> Any:
         raise InputError(
             f"environment '{recipe.name}' cannot be built: {type(error).__name__}: {_one_line(error)}"
         ) from error
+    if isinstance(env, type):
+        name = env.__name__
+        raise InputError(f"environment '{recipe.name}' gave the class {name}: return one made of it, {name}()")
     if is_vector(env):
         raise InputError(f"environment '{recipe.name}': {vector_message(env)}")
     for needed in ("reset", "step", "observation_space", "action_space"):

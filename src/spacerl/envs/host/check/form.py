@@ -66,7 +66,7 @@ def called(function: Callable[[], Any], when: str, recorder: Recorder) -> Any:
 
 
 def error_and_place(error: Exception) -> str:
-    said = traceback.format_exception_only(type(error), error)[-1].strip()
+    said = " ".join(" ".join(traceback.format_exception_only(type(error), error)).split())
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{said} ({frame.filename}, line {frame.lineno}, in {frame.name})"
 

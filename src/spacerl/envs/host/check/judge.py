@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from spacerl.envs.host.check.findings import Recorder
@@ -27,6 +28,7 @@ def judge_episodes(single: SingleEnv, played: Played, max_steps: int, recorder: 
     _judge_lengths(single, played, max_steps, recorder)
     _judge_sizes(played, recorder)
     _judge_speed(played, recorder)
+    _judge_wrappers(single.env, recorder)
 
 
 def _suggest_costs(single: SingleEnv, played: Played, recorder: Recorder) -> None:
@@ -102,6 +104,19 @@ def _judge_speed(played: Played, recorder: Recorder) -> None:
         batch = MainSettings.batch_size
         text = f"it makes {played.speed:.3g} steps a second, so a batch of {batch:,} takes {batch / played.speed:.0f} s"
         recorder.note("slow", text, "raise --workers and --environments where there are cores, or lower --batch-size")
+
+
+def _judge_wrappers(env: Any, recorder: Recorder) -> None:
+    """Running statistics in a wrapper are of one copy, start anew in an evaluation, and are no part of a policy."""
+    keeping = []
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.NormalizeObservation | gymnasium.wrappers.NormalizeReward):
+            keeping.append(type(env).__name__)
+        env = env.env
+    if keeping:
+        text = f"each copy of it learns statistics of its own ({', '.join(keeping)}), which no policy or export holds"
+        fix = "leave the wrapper out, and pass --normalise-observations to train"
+        recorder.note("statistics", text, fix)
 
 
 def check_repetition(used: SingleEnv, recipe: Recipe, seed: int, recorder: Recorder) -> None:

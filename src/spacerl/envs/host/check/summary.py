@@ -81,7 +81,8 @@ def training_command(
     words += ["--cost", *cost] if cost else []
     without = all(source == "none" for _, source in single.recipe.costs)
     words += ["--algorithm", "trpo" if without else "pcpo", "--cost-limit"]
-    limits = [f"{max(value, 0.0) / 2:.2g}" for value in np.nan_to_num(played.mean_costs())]
+    halves = [float(f"{max(value, 0.0) / 2:.2g}") for value in np.nan_to_num(played.mean_costs())]
+    limits = [f"{half:.15g}" for half in halves]  # 670 and not 6.7e+02
     many = len(limits) > 1
     words += [f"{name}={limit}" if many else limit for name, limit in zip(single.cost_names, limits, strict=True)]
     if "endless" in recorder.kinds and single.horizon is None:

@@ -17,7 +17,7 @@ NOT_FINITE = "look for a division by zero or a simulation that diverged, and end
 def checked_number(value: Any, what: str, when: str, recorder: Recorder) -> float:
     """A reward or cost as a float, NaN where it is none."""
     try:
-        number = float(value)
+        number = float(value.item() if isinstance(value, np.ndarray) else value)  # an array of one number is one
     except (TypeError, ValueError):
         recorder.problem(what, f"{when} gave the {what} {value!r}, which is not a number", "return a float")
         return math.nan
