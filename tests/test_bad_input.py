@@ -253,7 +253,7 @@ def test_what_cannot_be_parsed_is_one_sentence_as_well(arguments, refused):
         ("baseline", "baseline make"),
         ("baseline makes", "baseline make"),
         ("baseline make", "neither a task nor --env was given"),
-        ("resume", "spacerl resume"),
+        ("resume", "resume needs RUN (Run folder)"),
     ],
 )
 def test_a_command_that_is_missing_or_incomplete_is_one_sentence_as_well(command, told, refused):
