@@ -421,6 +421,23 @@ def test_the_second_interrupt_leaves_at_once_also_where_the_first_must_wait():
     assert process.returncode == 130
 
 
+@pytest.mark.parametrize("thrown_away_by", ["a callback of the garbage collector", "__del__", "both"])
+def test_an_interrupt_that_python_throws_away_is_raised_again(thrown_away_by):
+    script = (
+        "import gc, signal, time; from spacerl.training.signals import stoppable\n"
+        "class Late:\n    def __del__(self):\n        signal.raise_signal(signal.SIGINT)\n"
+        "def collected(phase, info):\n    gc.callbacks.clear()\n    signal.raise_signal(signal.SIGINT)\n"
+        "try:\n    with stoppable():\n"
+    )
+    script += "        gc.callbacks.append(collected); gc.collect()\n" if thrown_away_by != "__del__" else ""
+    script += "        late = Late(); del late\n" if thrown_away_by[0] != "a" else ""
+    script += "        time.sleep(20); print('went on')\nexcept KeyboardInterrupt:\n    print('stopped')\n"
+    before = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)
+    assert time.monotonic() - before < 15
+
+
 def test_signals_that_are_ignored_stay_ignored(monkeypatch):
     from spacerl.training.signals import stoppable
 

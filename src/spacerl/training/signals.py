@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AGAIN = 128  # marks the number of a signal that is to be sent once more
 APART = 0.3  # seconds between two: one may reach a process twice, by its terminal and by who started it
 
 
@@ -63,28 +65,44 @@ def _leaving_at_once() -> Iterator[None]:
     others = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     if others != -1:  # somebody waits for signals already
         signal.set_wakeup_fd(others)
-        os.close(writing)
-        os.close(reading)
-        yield
-        return
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
+    usual = sys.unraisablehook
+    sys.unraisablehook = functools.partial(_thrown_away, usual, writing)
     try:
         yield
     finally:
-        signal.set_wakeup_fd(-1)
+        sys.unraisablehook = usual
+        if others == -1:
+            signal.set_wakeup_fd(-1)
         os.close(writing)
 
 
+def _thrown_away(usual: Callable[[Any], Any], writing: int, lost: Any) -> None:
+    """Python throws away what is raised in a callback of the garbage collector (JAX has one) or in a __del__: an
+    Interrupt among it is asked for again."""
+    if isinstance(lost.exc_value, Interrupt):
+        os.write(writing, bytes([lost.exc_value.number | AGAIN]))
+    else:
+        usual(lost)
+
+
 def _watch(reading: int) -> None:
-    asked = None
+    asked, again = None, 0
     while numbers := os.read(reading, 64):
-        now, stopping = time.monotonic(), [number for number in numbers if number in STOPPING]
-        if stopping and asked is not None and now - asked > APART:
-            shown = "\033[?25h" if sys.stderr.isatty() else ""  # a live display hides the cursor
-            os.write(2, f"{shown}\nspacerl: interrupted again; left at once\n".encode())
-            os._exit(128 + stopping[0])
-        if stopping and asked is None:
-            asked = now
+        now = time.monotonic()
+        for number in numbers:
+            if number & AGAIN:
+                time.sleep(0.01)  # whatever threw it away has ended by then; if not, it comes here once more
+                again += 1
+                signal.pthread_kill(threading.main_thread().ident or 0, number & ~AGAIN)
+            elif number in STOPPING and again:
+                again -= 1
+            elif number in STOPPING and asked is not None and now - asked > APART:
+                shown = "\033[?25h" if sys.stderr.isatty() else ""  # a live display hides the cursor
+                os.write(2, f"{shown}\nspacerl: interrupted again; left at once\n".encode())
+                os._exit(128 + number)
+            elif number in STOPPING and asked is None:
+                asked = now
     os.close(reading)
 
 
