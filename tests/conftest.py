@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -10,6 +11,13 @@ from pathlib import Path
 # Before jax starts: half of the time of these tests is compilation, and this makes it quicker where XLA knows the flag.
 if metadata.version("jaxlib").startswith("0.10."):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
+
+# A process that was started in the background, or by nohup, ignores signals, and so does all that it starts: tests send
+# them to runs, which would go on for ever.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Run folders are signed with a key that is kept with the user: not with the one who runs the tests.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="spacerl-state-")

@@ -384,7 +384,10 @@ def test_signals_that_stop_a_container_save_and_stop(tmp_path, quick_environment
         while process.poll() is None and (not out.exists() or out.read_bytes().count(b"\n") < rows + 4):
             time.sleep(0.01)
         process.send_signal(number)
-        told = process.communicate(timeout=60)[1]
+        try:
+            told = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
         done = RunFolder(out.parent).newest_update()
         assert process.returncode == 128 + number, told
         assert f"interrupted; the state after update {done} is saved, continue with" in told
