@@ -49,16 +49,20 @@ class Payment(Toy):
         return hash(type(self))
 
 
+def always(parts, action):
+    """A policy that does one thing."""
+    family = parts.learner.family
+    named = {name: np.zeros_like(leaf) for name, leaf in family.named(jnp.zeros(family.parameters)).items()}
+    named["layers.1.bias"] = np.array([action], np.float32)
+    return acting(spacerl.policies.policy.NetworkPolicy(family, family.from_named(named)), "")
+
+
 def test_the_best_is_the_one_that_earns_most_within_all_limits_and_else_the_one_nearest_to_them(tmp_path):
     settings = {"algorithm": "trpo", "hidden": (4,), "cost_limit": (2.0, 9.0), "batch_size": 4}
     parts = assemble(resolve({**settings, "task": "own:payment"}), spacerl.training.assemble.Given(env=Payment()))
-    family, folder = parts.learner.family, RunFolder(tmp_path)
-    kept = []
+    folder, kept = RunFolder(tmp_path), []
     for update, action in enumerate((5.0, 4.0, 1.0, 1.5, 1.2, 8.0), start=1):
-        named = {name: np.zeros_like(leaf) for name, leaf in family.named(jnp.zeros(family.parameters)).items()}
-        named["layers.1.bias"] = np.array([action], np.float32)
-        policy = spacerl.policies.policy.NetworkPolicy(family, family.from_named(named))
-        evaluation.evaluate_run(parts, folder, acting(policy, ""), update, 10 * update)
+        evaluation.evaluate_run(parts, folder, always(parts, action), update, 10 * update)
         kept.append(spacerl.load_policy(folder.best_path).predict(np.zeros(1), deterministic=True)[0].item())
     assert kept == [5.0, 4.0, 1.0, 1.5, 1.5, 1.5]
     rows = folder.evaluations()
@@ -66,6 +70,29 @@ def test_the_best_is_the_one_that_earns_most_within_all_limits_and_else_the_one_
     assert [row["J_C_squared"] for row in rows] == pytest.approx([25, 16, 1, 2.25, 1.44, 64])
     assert [row["h_C"] for row in rows] == pytest.approx([9, 2, 2, 2, 2, 9])  # of the cost that is farthest above
     assert rows[0]["episode_return"] == pytest.approx(5.0)
+
+
+def test_the_best_earns_most_within_the_limits_and_their_tolerance(tmp_path):
+    settings = {"algorithm": "trpo", "hidden": (4,), "cost_limit": (0.0, 0.0), "cost_tolerance": 4.0, "batch_size": 4}
+    parts = assemble(resolve({**settings, "task": "own:payment"}), spacerl.training.assemble.Given(env=Payment()))
+    folder = RunFolder(tmp_path)
+    for update, action in enumerate((2.1, 1.0, 1.9, 2.1), start=1):
+        evaluation.evaluate_run(parts, folder, always(parts, action), update, 10 * update)
+    rows = folder.evaluations()
+    assert [row["best"] for row in rows] == [1, 1, 1, 0]
+    assert [row["excess"] > 0 for row in rows] == [True, False, False, True]
+    assert {row["h_C"] for row in rows} == {0.0}
+
+
+@pytest.mark.parametrize("algorithm", ["pcpo", "space-alone"])
+def test_a_tolerance_changes_nothing_that_is_learned(algorithm, tmp_path):
+    learned = []
+    for tolerance in (0.0, 50.0):
+        settings = {**TINY, "algorithm": algorithm, "cost_limit": 0.0, "cost_tolerance": tolerance, "seed": 2}
+        result = spacerl.train("point-circle", out=tmp_path / str(tolerance), updates=3, **settings)
+        assert result.metrics[-1]["J_C"] > 0.0
+        learned.append(result.policy.theta)
+    np.testing.assert_array_equal(*learned)
 
 
 EVALUATED = {"evaluate_every": 2, "evaluation_episodes": 3, "evaluation_mode": "deterministic"}

@@ -245,7 +245,7 @@ def test_a_config_of_an_earlier_version_is_read_with_its_options(form, tmp_path)
     assert config.options == options
     assert (config.baseline, config.workers) == (("reward",), "auto")
     kept = {key: tuple(value) if isinstance(value, list) else value for key, value in old.items()}
-    kept |= {"start": "fresh", "preset": "paper"}  # as every run did
+    kept |= {"start": "fresh", "preset": "paper", "cost_tolerance": 0.0}  # as every run did
     kept |= {
         "evaluate_every": 10,
         "evaluation_episodes": 20,

@@ -151,6 +151,7 @@ def test_a_policy_that_cannot_be_compiled_plays_the_same_episodes():
 )
 def test_a_cost_is_at_its_limit_where_its_interval_holds_it(mean, interval, said):
     assert verdict(mean, interval, 0.5) == said
+    assert verdict(mean, interval, 0.2, tolerance=0.3) == said
 
 
 def test_returns_and_lengths_are_those_of_the_episodes():

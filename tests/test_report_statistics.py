@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from spacerl.reporting import statistics as stats
+from spacerl.reporting.text import cost_text
 from support.run_folders import groups_in, write_run
 
 
@@ -98,3 +99,22 @@ def test_summary_row_worked_by_hand(tmp_path):
     assert row.seconds_per_update == pytest.approx(0.75)
     assert row.within_limit
     assert row.seeds_over == 0
+
+
+def test_a_tolerance_decides_what_counts_as_kept_and_leaves_violations_as_they_are(tmp_path):
+    """Costs fall from 30 to 12 at update 20, with a limit of zero."""
+    cost = np.where(np.arange(40.0) < 20, 30.0, 12.0)
+    rows = {}
+    for tolerance in (0.0, 11.9, 12.0):
+        folder = tmp_path / str(tolerance)
+        violation = {"J_C": cost, "cumulative_violation": np.cumsum(cost)}
+        write_run(folder, updates=40, limit=0.0, columns=violation, cost_tolerance=tolerance)
+        (rows[tolerance],) = stats.summary_table(groups_in(folder))
+    for tolerance, row in rows.items():
+        kept = tolerance == 12.0
+        assert (row.within_limit, row.seeds_over, row.satisfied_seeds) == (kept, int(not kept), int(kept))
+        assert row.violation.mean == cost.sum()
+        assert row.share_over.mean == 1.0
+    assert rows[12.0].satisfied_from.mean == 20
+    assert cost_text(rows[0.0]) == "12.0 of 0"
+    assert cost_text(rows[12.0]) == "12.0 of 0 (tolerance 12)"

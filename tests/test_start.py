@@ -27,8 +27,9 @@ def parts_of(baseline=None, **settings):
     return assemble(resolve({**SMALL, **settings}), Given(baseline=baseline))
 
 
-def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1, J_C_error=0.0):
-    return {"name": name, "J_R": J_R, "J_C": J_C, "h_C": h_C, "J_R_error": J_R_error, "J_C_error": J_C_error}
+def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1, J_C_error=0.0, tolerance=0.0):
+    errors = {"J_R_error": J_R_error, "J_C_error": J_C_error, "cost_tolerance": tolerance}
+    return {"name": name, "J_R": J_R, "J_C": J_C, "h_C": h_C, **errors}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,8 @@ def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1, J_C_error=0.0
         ("auto", summary_of(J_R=0.0), None),
         ("auto", summary_of(J_C=0.0, h_C=0.0), 0),
         ("auto", summary_of(J_C=0.1, h_C=0.0), None),
+        ("auto", summary_of(J_C=23.9, h_C=0.0, tolerance=16.0), 0),  # nearly safe, as at any other limit
+        ("auto", summary_of(J_C=24.1, h_C=0.0, tolerance=16.0), None),
         ("fresh", summary_of(), None),
         ("baseline", summary_of(J_R=0.0, J_C=99.0), 0),
         ("auto", summary_of() | {"all": [summary_of(J_C=9.0, J_R=9.0), summary_of(J_R=2.0), summary_of(J_R=3.0)]}, 2),

@@ -96,6 +96,10 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def tolerated(tolerance: float) -> str:
+    return f" (tolerance {tolerance:g})" if tolerance else ""
+
+
 VERDICTS = {"within": "within h_C = {:g}", "above": "above h_C = {:g}", "at": "at its limit h_C = {:g}"}
 
 
@@ -108,7 +112,8 @@ def print_evaluation(report: dict[str, Any]) -> None:
     for name, values in played:
         quantities = [(what, values[key], "") for what, key in EVALUATED.items()]
         for cost, value in values["J_C"].items():
-            quantities.append((f"J_C {cost}", value, VERDICTS[value["verdict"]].format(value["limit"])))
+            note = VERDICTS[value["verdict"]].format(value["limit"]) + tolerated(value["tolerance"])
+            quantities.append((f"J_C {cost}", value, note))
         for number, (what, value, note) in enumerate(quantities):
             rows.append((name if number == 0 else "", what, *_figures(value), note))
     counts = ", ".join(f"{name} {values['episodes']}" for name, values in played if values["episodes"])
@@ -225,7 +230,7 @@ class Tasks:
             (
                 task.name,
                 task.summary,
-                f"{task.settings['cost_limit']:g}",
+                f"{task.settings['cost_limit']:g}" + tolerated(task.settings.get("cost_tolerance", 0.0)),
                 f"{task.settings['rollout_length']}",
                 f"{task.settings['batch_size']:,}",
                 f"{task.settings['updates']:,}",

@@ -187,7 +187,8 @@ GRID = Task(
     name="grid",
     summary="traffic lights of a road grid, no light red for more than 7 seconds",
     settings=TRAFFIC
-    | {"cost_gae_lambda": 0.5, "batch_size": 10_000, "rollout_length": 400, "updates": 200, "hidden": (16, 16)},
+    | {"cost_gae_lambda": 0.5, "batch_size": 10_000, "rollout_length": 400, "updates": 200, "hidden": (16, 16)}
+    | {"cost_tolerance": 16.0},  # 1 % of what could cost, as below: nobody meets a limit of zero exactly
     batch_env="spacerl.envs.traffic.host:grid",
     gymnasium_id="spacerl/Grid-v0",
     gymnasium_env="spacerl.envs.traffic.gymnasium:GridEnv",
@@ -202,7 +203,8 @@ GRID = Task(
 BOTTLENECK = Task(
     name="bottleneck",
     summary="autonomous vehicles in a traffic merge, no human slow for more than 10 seconds",
-    settings=TRAFFIC | {"batch_size": 25_000, "rollout_length": 500, "updates": 300, "hidden": (50, 25)},
+    settings=TRAFFIC
+    | {"batch_size": 25_000, "rollout_length": 500, "updates": 300, "hidden": (50, 25), "cost_tolerance": 150.0},
     batch_env="spacerl.envs.traffic.host:bottleneck",
     gymnasium_id="spacerl/Bottleneck-v0",
     gymnasium_env="spacerl.envs.traffic.gymnasium:BottleneckEnv",

@@ -75,6 +75,12 @@ class Group:
         return tuple(map(str, given)) or tuple(named)
 
     @property
+    def tolerance(self) -> float:
+        """Cost above h_C up to which a limit counts as kept; runs of earlier versions have none."""
+        given = self.runs[0].config.get("cost_tolerance", 0.0)
+        return float(given) if isinstance(given, int | float) and given >= 0.0 else 0.0
+
+    @property
     def cost_columns(self) -> tuple[tuple[str, str, str], ...]:
         """(name, J_C column, h_C column) per constraint: the single cost, or each named one when there are several."""
         names = [column.removeprefix("J_C_") for column in self.runs[0].metrics if column.startswith("J_C_")]

@@ -8,6 +8,8 @@ Definitions used throughout a report:
 - *end value*: mean over the last `END_WINDOW` updates of a run (all of them if it is shorter);
 - *cumulative violation*: sum over updates of max(0, J_C - h_C);
 - *within the limit from*: first update from which J_C <= h_C holds at every later update as well.
+
+Where the runs have a `cost_tolerance`, a limit counts as kept up to h_C plus it; violations are above h_C all the same.
 """
 
 from __future__ import annotations
@@ -90,6 +92,7 @@ class SummaryRow:
     seconds_per_update: float  # median, collecting and updating together
     reward_at: Mapping[int, Interval] = field(default_factory=dict)  # J_R at update 10, 25, 50, 100 where reached
     costs: tuple[CostEnd, ...] = ()  # every cost
+    tolerance: float = 0.0  # above h_C, up to which a limit counts as kept
     return_end: Interval = UNMEASURED  # undiscounted
     length_end: Interval = UNMEASURED  # steps of an episode
 
@@ -100,8 +103,8 @@ class SummaryRow:
 
     @property
     def within_limit(self) -> bool:
-        """Whether the mean end value of every J_C is at most its h_C; no tolerance."""
-        return self.constrained and self.cost_end.mean <= self.limit_end
+        """Whether the mean end value of every J_C is at most its h_C, and the tolerance where there is one."""
+        return self.constrained and self.cost_end.mean <= self.limit_end + self.tolerance
 
 
 def finite(scores: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -239,7 +242,7 @@ def summary_row(group: Group, last_update: float = math.inf) -> SummaryRow:
     reward, cost, limit = (group.curve(name, last_update) for name in ("J_R", "J_C", "h_C"))
     violation = group.curve("cumulative_violation", last_update)
     costs, seeds_over, worst = _cost_ends(group, last_update)
-    satisfied = [satisfied_from(updates, c, h) for c, h in zip(cost, limit, strict=True)]
+    satisfied = [satisfied_from(updates, c, h + group.tolerance) for c, h in zip(cost, limit, strict=True)]
     shares = [share_over(c, h) for c, h in zip(cost, limit, strict=True)]
     return SummaryRow(
         task=group.task,
@@ -262,6 +265,7 @@ def summary_row(group: Group, last_update: float = math.inf) -> SummaryRow:
         seconds_per_update=seconds_per_update(group, last_update),
         reward_at={m: mean_interval(value_at(updates, reward, m)) for m in MILESTONES if m in updates},
         costs=costs,
+        tolerance=group.tolerance,
         return_end=mean_interval(end_values(group.curve("episode_return", last_update))),
         length_end=mean_interval(end_values(group.curve("episode_length", last_update))),
     )
@@ -273,7 +277,7 @@ def _cost_ends(group: Group, last_update: float) -> tuple[tuple[CostEnd, ...], i
     for name, value, limit in group.cost_columns:
         ends, limits = end_values(group.curve(value, last_update)), end_values(group.curve(limit, last_update))
         costs.append(CostEnd(name, mean_interval(ends), mean(limits)))
-        over |= ends > limits
+        over |= ends > limits + group.tolerance
     excesses = [each.excess if each.measured else -math.inf for each in costs]
     return tuple(costs), int(over.sum()), int(np.argmax(excesses))
 

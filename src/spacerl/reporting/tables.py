@@ -17,6 +17,7 @@ def end_cells(row: SummaryRow) -> dict[str, str]:
     several = len(row.costs) > 1
     costs = "; ".join(f"{each.name} {interval_text(each.end)}" for each in row.costs)
     limits = "; ".join(f"{each.name} {number_text(each.limit)}" for each in row.costs)
+    tolerated = f" (tolerance {row.tolerance:g})" if row.tolerance else ""
     return {
         "seeds": str(row.seeds),
         "updates": str(row.updates),
@@ -24,7 +25,7 @@ def end_cells(row: SummaryRow) -> dict[str, str]:
         "return": interval_text(row.return_end),
         "episode length": interval_text(row.length_end),
         "J_C at the end": costs if several else interval_text(row.cost_end),
-        "h_C": limits if several else number_text(row.limit_end),
+        "h_C": (limits if several else number_text(row.limit_end)) + tolerated,
         "limit kept": "–" if not row.constrained else "yes" if row.within_limit else excess_text(row),
         "cumulative violation": interval_text(row.violation),
         "updates over h_C": f"{100 * row.share_over.mean:.0f} %" if math.isfinite(row.share_over.mean) else "–",

@@ -37,8 +37,10 @@ def interval_text(interval: Interval) -> str:
 def cost_text(row: SummaryRow) -> str:
     """ "4.90 of 5.00", with digits enough that being over the limit is never rounded away; several costs by name."""
     if len(row.costs) > 1:
-        return ", ".join(f"{each.name} {_of_limit(each.end.mean, each.limit)}" for each in row.costs)
-    return _of_limit(row.cost_end.mean, row.limit_end)
+        text = ", ".join(f"{each.name} {_of_limit(each.end.mean, each.limit)}" for each in row.costs)
+    else:
+        text = _of_limit(row.cost_end.mean, row.limit_end)
+    return f"{text} (tolerance {row.tolerance:g})" if row.tolerance else text
 
 
 def _of_limit(cost: float, limit: float) -> str:

@@ -228,11 +228,13 @@ def reach(error: float, count: int) -> float:
     return float(stdtrit(count - 1, 0.975)) * error if count > 1 else math.nan
 
 
-def verdict(mean: float, interval: float, limit: float) -> str:
-    """Where a cost is: within its limit, above it, or at it where the interval of the mean holds the limit."""
-    if abs(mean - limit) <= interval:  # false where one episode has no interval
+def verdict(mean: float, interval: float, limit: float, tolerance: float = 0.0) -> str:
+    """Where a cost is: within its limit, with the tolerance, above it, or at it where the interval of the mean holds
+    it."""
+    edge = limit + tolerance
+    if abs(mean - edge) <= interval:  # false where one episode has no interval
         return "at"
-    return "within" if mean <= limit else "above"
+    return "within" if mean <= edge else "above"
 
 
 def measured(
@@ -242,14 +244,15 @@ def measured(
     discount: float,
     play: Play,
     told: Callable[[int], None] | None = None,
+    tolerance: float = 0.0,
 ) -> dict[str, Any]:
     """What one policy earns and costs, with intervals, and where every cost is with respect to its limit."""
     played = play_episodes(env, policy, discount, play, told)
     costs = {}
     for name, limit, values in zip(env.spec.cost_names, cost_limit, played.J_C.T, strict=True):
         summary = summarise(values)
-        stands = verdict(summary["mean"], summary["interval"], limit)
-        costs[name] = {**summary, "limit": limit, "verdict": stands}
+        stands = verdict(summary["mean"], summary["interval"], limit, tolerance)
+        costs[name] = {**summary, "limit": limit, "tolerance": tolerance, "verdict": stands}
     return {
         "episodes": play.episodes,
         "J_R": summarise(played.J_R),

@@ -36,7 +36,7 @@ _HAD = {
     "space-joint": ("projection", "divergence", "threshold"),
     "space": ("line search", "projection", "divergence", "threshold", "pull"),
 }
-_YOUNGER_SETTINGS = {"start": "fresh", "preset": "paper"}
+_YOUNGER_SETTINGS = {"start": "fresh", "preset": "paper", "cost_tolerance": 0.0}
 _YOUNGER_OPTIONS = {
     "ascent_factor": 1.0,
     "earned_trust": False,

@@ -19,6 +19,7 @@ class Settings(TypedDict, total=False):
     updates: int
     seed: int
     cost_limit: float | Sequence[float] | Mapping[str, float]
+    cost_tolerance: float
     delta: float
     batch_size: int
     rollout_length: int

@@ -33,7 +33,7 @@ def evaluate_run(parts: Parts, folder: RunFolder, policy: ActingPolicy, update: 
     play = Play(config.evaluation_episodes, config.rollout_length, SEED, config.evaluation_mode == "deterministic")
     played = play_episodes(parts.env, policy, config.discount, play)
     J_C, limits = played.J_C.mean(0), np.array(config.cost_limit)
-    excess = np.asarray(relative_excess(jnp.asarray(J_C), jnp.asarray(limits)))
+    excess = np.asarray(relative_excess(jnp.asarray(J_C), jnp.asarray(limits + config.cost_tolerance)))
     worst = int(np.argmax(excess))
     row: Row = {
         "update": update,

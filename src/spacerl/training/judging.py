@@ -53,7 +53,7 @@ def _measured(judging: Judging, policy: Policy, count: int, deterministic: bool,
     told = _told(what, count) if judging.progress else None
     if told is not None and not isinstance(judging.env, BatchEnv):
         print(f"{what}: {count} episodes in one program", file=sys.stderr, flush=True)
-    return measured(judging.env, policy, config.cost_limit, config.discount, play, told)
+    return measured(judging.env, policy, config.cost_limit, config.discount, play, told, config.cost_tolerance)
 
 
 def _told(what: str, count: int) -> Callable[[int], None]:
@@ -107,11 +107,12 @@ def _as_measured(judging: Judging, recorded: Mapping[str, Any]) -> dict[str, Any
 
     names = judging.env.spec.cost_names
     alone = {names[0]: {"J_C": recorded.get("J_C"), "h_C": recorded.get("h_C")}} if len(names) == 1 else {}
-    costs, error = {}, float(recorded.get("J_C_error", math.nan)) if len(names) == 1 else math.nan
+    costs, tolerance = {}, judging.config.cost_tolerance
+    error = float(recorded.get("J_C_error", math.nan)) if len(names) == 1 else math.nan
     for name, each in recorded.get("costs", alone).items():
         summary, limit = known(each["J_C"], error), judging.config.cost_limit[names.index(name)]
-        stands = verdict(summary["mean"], summary["interval"], limit)
-        costs[name] = {**summary, "limit": limit, "verdict": stands}
+        stands = verdict(summary["mean"], summary["interval"], limit, tolerance)
+        costs[name] = {**summary, "limit": limit, "tolerance": tolerance, "verdict": stands}
     return {
         "episodes": recorded.get("episodes"),
         "J_R": known(recorded.get("J_R"), float(recorded.get("J_R_error", math.nan))),

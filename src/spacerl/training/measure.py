@@ -40,10 +40,12 @@ def measure_baselines(parts: Parts) -> tuple[BaselineMeasurement, dict[str, Any]
 
 
 def certain_excess(summary: dict[str, Any]) -> float:
-    """By what part of h_C a baseline's cost exceeds it at least: its mean less two standard errors. Who hovers at a
-    limit with a cost that is rare and large would else be safe by one sample of episodes and unsafe by the next."""
-    over = summary["J_C"] - 2.0 * summary["J_C_error"] - summary["h_C"]
-    return over / summary["h_C"] if summary["h_C"] > 0 else math.copysign(math.inf, over) if over else 0.0
+    """By what part of h_C and its tolerance a baseline's cost exceeds them at least: its mean less two standard errors.
+    Who hovers at a limit with a cost that is rare and large would else be safe by one sample of episodes and unsafe by
+    the next."""
+    allowed = summary["h_C"] + summary["cost_tolerance"]
+    over = summary["J_C"] - 2.0 * summary["J_C_error"] - allowed
+    return over / allowed if allowed > 0 else math.copysign(math.inf, over) if over else 0.0
 
 
 def measuring(parts: Parts, purpose: int) -> Play:
@@ -56,7 +58,8 @@ def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
     config, play = parts.config, measuring(parts, 1)
     played = play_episodes(parts.env, baseline, config.discount, play)
     J_R, J_C = played.J_R, played.J_C
-    worst = int(np.argmax(relative_excess(jnp.asarray(J_C.mean(0)), jnp.array(config.cost_limit))))
+    allowed = jnp.array(config.cost_limit) + config.cost_tolerance
+    worst = int(np.argmax(relative_excess(jnp.asarray(J_C.mean(0)), allowed)))
     spread = baseline.stated_spread() if isinstance(baseline, FunctionPolicy) else None
     return {
         "name": baseline.name,
@@ -65,6 +68,7 @@ def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
         "J_C": float(J_C[:, worst].mean()),
         "J_C_error": float(J_C[:, worst].std(ddof=1) / math.sqrt(J_R.size)),
         "h_C": config.cost_limit[worst],
+        "cost_tolerance": config.cost_tolerance,
         "costs": {
             name: {"J_C": float(values.mean()), "h_C": limit}
             for name, limit, values in zip(parts.learner.cost_names, config.cost_limit, J_C.T, strict=True)

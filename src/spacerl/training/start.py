@@ -82,10 +82,11 @@ def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
 
 def costs_in_words(summary: dict[str, Any]) -> str:
     """Every cost with its own limit; one alone needs no name."""
-    costs = summary.get("costs", {})
+    costs, tolerance = summary.get("costs", {}), summary["cost_tolerance"]
+    allowed = "allowed" + (f" and {tolerance:g} tolerated" if tolerance else "")
     if len(costs) < 2:
-        return f"J_C {summary['J_C']:.3g} of {summary['h_C']:g} allowed"
-    return ", ".join(f"{name} {each['J_C']:.3g} of {each['h_C']:g}" for name, each in costs.items()) + " allowed"
+        return f"J_C {summary['J_C']:.3g} of {summary['h_C']:g} {allowed}"
+    return ", ".join(f"{name} {each['J_C']:.3g} of {each['h_C']:g}" for name, each in costs.items()) + f" {allowed}"
 
 
 def is_nearly_safe(summary: dict[str, Any]) -> bool:
