@@ -21,10 +21,11 @@ import pytest
 import spacerl
 from spacerl.algorithms import ALGORITHMS
 from spacerl.cli import main, training
+from spacerl.cli.main import parse
 from spacerl.envs.host.single import Recipe, construct
 from spacerl.policies import policy as policies
 from spacerl.runs.config import SETTINGS
-from spacerl.runs.elsewhere import ELSEWHERE, known_elsewhere
+from spacerl.runs.elsewhere import ALGORITHMS_ELSEWHERE, ELSEWHERE, known_elsewhere
 from spacerl.runs.fields import names_of
 from spacerl.runs.folder import RunFolder
 from spacerl.runs.text import number_text
@@ -340,6 +341,12 @@ def test_a_function_that_gives_a_class_is_told_to_make_one_of_it():
         (("train", "zoo.py:Cart"), "give it as --env zoo.py:Cart"),
         (("train", "--env", "Pendulum-v1", "--algorithm", "pcpo"), "`spacerl check-env` says what random actions cost"),
         ((), "`spacerl --help` says what each does"),
+        (("train", "point-circle", "--algorithm", "PPOLag"), "nearest to it here is trpo-lagrangian; `spacerl"),
+        (("train", "point-circle", "--algorithm", "SPACE"), "did you mean 'space'?"),
+        (
+            ("train", "point-circle", "--algorithm", "trpo", "--log", "none"),
+            "to log to none of them, give --log without a name (log=() in Python)",
+        ),
     ],
 )
 def test_words_of_other_libraries_and_slips_are_answered_with_ours(capsys, given, said):
@@ -364,6 +371,25 @@ def test_what_a_name_of_another_library_is_here_exists():
         option, setting = known_elsewhere(f"--{theirs}", option=True), known_elsewhere(theirs, option=False)
         assert option.partition(",")[0].removeprefix("--").replace("-", "_") in {*SETTINGS, *options, *arguments}
         assert setting.partition(",")[0] in {*SETTINGS, *options, *in_python}
+
+
+def test_algorithms_of_other_libraries_lead_to_ours():
+    for theirs, here in ALGORITHMS_ELSEWHERE.items():
+        assert theirs not in ALGORITHMS
+        assert here.partition(",")[0] in ALGORITHMS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "log"), [(("--log",), ()), (("--log", "--quiet"), ()), ((), ("tensorboard",))], ids=str
+)
+def test_the_option_that_logs_is_given_without_a_name_to_log_nothing(arguments, log):
+    assert parse(["train", "point-circle", "--algorithm", "trpo", *arguments]).log == log
+
+
+@pytest.mark.parametrize(("log", "events"), [(None, False), ((), False), ("tensorboard", True)])
+def test_what_is_logged_is_nothing_or_one_name_or_several(log, events):
+    result = spacerl.train("point-circle", out="run", progress=False, **{**TINY, "log": log})
+    assert (result.folder / "events").exists() == events
 
 
 def test_missing_packages_are_named_with_what_installs_them(monkeypatch):

@@ -46,7 +46,7 @@ def train(
     trust: bool = False,
     out: str | Path | None = None,
     progress: bool = True,
-    log: Sequence[str] = USUAL_LOGS,
+    log: Sequence[str] | str | None = USUAL_LOGS,
     on_update: Any = None,
     config: Config | str | Path | Mapping[str, Any] | None = None,
     device: str | None = None,
@@ -65,9 +65,9 @@ def train(
     `algorithm` is a name (space, unless a `config` says another), or a `spacerl.Algorithm` of yours. `on_update` is
     called with the metrics of every update: a function of a dictionary, a `spacerl.Sink`, or several; one that returns
     True stops the run, which can be resumed.
-    `log` names what else is kept: tensorboard, wandb, mlflow. `config` is a `spacerl.Config`, a TOML file of settings
-    such as the config.toml of a run, or a dictionary of them; what is given beside it has the last word. `device` is
-    cpu, gpu or tpu, by default the one that JAX takes.
+    `log` names what else is kept: tensorboard, wandb, mlflow; () is nothing. `config` is a `spacerl.Config`, a TOML
+    file of settings such as the config.toml of a run, or a dictionary of them; what is given beside it has the last
+    word. `device` is cpu, gpu or tpu, by default the one that JAX takes.
     """
     given = _given(env, baseline, cost, algorithm, trust)
     draft = resolve(_all_settings(task, given, algorithm, settings, config), given.algorithm)
@@ -87,7 +87,7 @@ def resume(
     trust: bool = False,
     accept_metrics: bool = False,
     progress: bool = True,
-    log: Sequence[str] = USUAL_LOGS,
+    log: Sequence[str] | str | None = USUAL_LOGS,
     on_update: Any = None,
     device: str | None = None,
 ) -> Result:
@@ -113,7 +113,7 @@ def sweep(
     algorithm: str | Algorithm | None = None,
     trust: bool = False,
     progress: bool = True,
-    log: Sequence[str] = USUAL_LOGS,
+    log: Sequence[str] | str | None = USUAL_LOGS,
     on_update: Any = None,
     config: Config | str | Path | Mapping[str, Any] | None = None,
     device: str | None = None,
@@ -141,7 +141,7 @@ def iterate(
     trust: bool = False,
     out: str | Path | None = None,
     progress: bool = True,
-    log: Sequence[str] = USUAL_LOGS,
+    log: Sequence[str] | str | None = USUAL_LOGS,
     on_update: Any = None,
     config: Config | str | Path | Mapping[str, Any] | None = None,
     device: str | None = None,

@@ -45,8 +45,9 @@ class RunInterrupted(KeyboardInterrupt):
 
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> InputError:
     allowed = list(allowed)
-    near = difflib.get_close_matches(given, allowed, n=1, cutoff=0.4)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    small = {name.lower(): name for name in reversed(allowed)}  # capitals make a word no other one
+    near = difflib.get_close_matches(given.lower(), small, n=1, cutoff=0.4)
+    hint = f"; did you mean '{small[near[0]]}'?" if near else ""
     return InputError(f"unknown {kind} '{given}': allowed are {', '.join(allowed)}{hint}")
 
 

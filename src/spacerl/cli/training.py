@@ -24,7 +24,7 @@ class Train:
     trust: bool = False
     """Load baselines from files that can run code when they are loaded (pickles inside)."""
     log: tuple[str, ...] = ("tensorboard",)
-    """What is kept beside metrics.csv: tensorboard, wandb, mlflow."""
+    """What is kept beside metrics.csv: tensorboard, wandb, mlflow; without a name none of them."""
     config: Path | None = None
     """TOML file of settings, such as the config.toml of a run; options given beside it have the last word."""
     device: str = ""
@@ -99,7 +99,7 @@ class Resume:
     accept_metrics: bool = False
     """Go on with a metrics.csv whose numbers were changed since they were written."""
     log: tuple[str, ...] = ("tensorboard",)
-    """What is kept beside metrics.csv: tensorboard, wandb, mlflow."""
+    """What is kept beside metrics.csv: tensorboard, wandb, mlflow; without a name none of them."""
     device: str = ""
     """Device that computes: cpu, gpu or tpu; by default the one that JAX takes."""
     quiet: bool = False

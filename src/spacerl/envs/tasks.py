@@ -265,7 +265,7 @@ def task_named(name: str) -> Task:
     if name not in TASKS:
         unknown = unknown_name("task", name, TASKS)
         if re.search(r"-v\d+$|[:/]", name):
-            raise InputError(f"{unknown}; your own environment is not a task: give it as --env {name}")
+            raise InputError(f"{unknown}; your own environment is not a task: give it as --env {name} (env= in Python)")
         raise unknown
     task = TASKS[name]
     if not task.available:

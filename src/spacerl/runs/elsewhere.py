@@ -40,6 +40,18 @@ ELSEWHERE: dict[str, str] = {
     "verbose": "quiet, for none",
     "policy": "baseline, where it is the one to start from, and hidden for a network",
 }
+# Algorithms there that have a relative here, in small letters without signs between them.
+ALGORITHMS_ELSEWHERE: dict[str, str] = {
+    "ppo": "trpo, the same step limited by the trust region itself",
+    "ppolag": "trpo-lagrangian",
+    "ppolagrangian": "trpo-lagrangian",
+    "trpolag": "trpo-lagrangian",
+    "rcpo": "trpo-lagrangian",
+    "cppopid": "trpo-pid",
+    "focops": "cpo, which it approximates to first order",
+    "naturalpg": "trpo",
+    "npg": "trpo",
+}
 # Arguments of a command or a function that are no settings of a run have other words in Python.
 IN_PYTHON = {"quiet, for none": "progress, False for none"}
 
@@ -54,3 +66,8 @@ def known_elsewhere(name: str, option: bool) -> str | None:
     said = IN_PYTHON.get(said, said)
     head, comma, rest = said.partition(",")
     return head.replace("-", "_") + comma + rest
+
+
+def algorithm_elsewhere(name: str) -> str | None:
+    """The algorithm here that is nearest to one of another library."""
+    return ALGORITHMS_ELSEWHERE.get("".join(filter(str.isalnum, name.lower())))

@@ -22,7 +22,7 @@ from spacerl.runs.config import (
     is_own,
     limits_in_order,
 )
-from spacerl.runs.elsewhere import known_elsewhere
+from spacerl.runs.elsewhere import algorithm_elsewhere, known_elsewhere
 from spacerl.runs.fields import check_value, checked, defaults_of, names_of, plain
 from spacerl.runs.folder import RunFolder
 from spacerl.types import EnvSpec, InputError, unknown_name
@@ -106,6 +106,10 @@ def _as_tuple(value: Any) -> Any:
 
 def _option_names(algorithm: str) -> list[str]:
     if algorithm not in ALGORITHMS:
+        if near := algorithm_elsewhere(algorithm):
+            raise InputError(
+                f"unknown algorithm '{algorithm}': nearest to it here is {near}; `spacerl algorithms` lists all"
+            )
         raise unknown_name("algorithm", algorithm, ALGORITHMS)
     return names_of(ALGORITHMS[algorithm].options)
 

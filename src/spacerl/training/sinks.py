@@ -127,8 +127,10 @@ LOGS: dict[str, Callable[[], Sink]] = {"tensorboard": TensorBoardSink, "wandb": 
 USUAL_LOGS = ("tensorboard",)
 
 
-def named_sinks(names: Sequence[str]) -> list[Sink]:
+def named_sinks(given: Sequence[str] | str | None) -> list[Sink]:
+    names = () if given is None else (given,) if isinstance(given, str) else given
     for name in names:
         if name not in LOGS:
-            raise unknown_name("log", name, LOGS)
+            unknown = unknown_name("log", name, LOGS)
+            raise InputError(f"{unknown}; to log to none of them, give --log without a name (log=() in Python)")
     return [LOGS[name]() for name in names]

@@ -43,7 +43,7 @@ class Watching:
     """Who is told about a run while it goes on."""
 
     progress: bool = True
-    log: Sequence[str] = USUAL_LOGS
+    log: Sequence[str] | str | None = USUAL_LOGS
     sinks: Sequence[Sink] = ()
 
     def __post_init__(self) -> None:
