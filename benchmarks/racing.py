@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +26,12 @@ import numpy as np
 
 import spacerl
 from spacerl.envs.tasks import DEMONSTRATED
-from spacerl.reporting import mean_interval
 from spacerl.runs.folder import RunFolder
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from shared.cores import core_seconds
+from shared.curves import at_end, curves_of, kept_in_words, with_interval
 
 COLUMNS = ("J_R", "J_C", "J_D", "h_D", "cumulative_violation", "episode_return")
 LIMIT = 5.0
@@ -111,33 +116,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def curves(options: argparse.Namespace, row: Row) -> np.ndarray | None:
     """(seeds, updates, columns) of the runs that have all their updates."""
-    found = []
-    for seed in options.seeds:
-        path = folder(options, row, seed)
-        if not (path / "metrics.csv").exists():
-            continue
-        rows = RunFolder.open(path).metrics()
-        if len(rows) >= options.updates:
-            found.append([[float(each.get(name, np.nan)) for name in COLUMNS] for each in rows[: options.updates]])
-    return np.array(found) if found else None
-
-
-def end(values: np.ndarray) -> np.ndarray:
-    """(seeds,) means over the last tenth of the updates."""
-    return values[:, -max(1, values.shape[1] // 10) :].mean(axis=1)
-
-
-def kept_from(cost: np.ndarray, limit: float) -> float:
-    """First update from which on a curve stays at or below the limit; infinite where its end is above."""
-    over = np.flatnonzero(cost > limit)
-    first = 0 if not len(over) else over[-1] + 1
-    return float(first) if first < len(cost) else np.inf
-
-
-def text(values: np.ndarray) -> str:
-    interval = mean_interval(values)
-    half = (interval.high - interval.low) / 2
-    return f"{values.mean():.4g}" + (f" ± {half:.2g}" if np.isfinite(half) else "")
+    return curves_of([folder(options, row, seed) for seed in options.seeds], options.updates, COLUMNS)
 
 
 def table(options: argparse.Namespace) -> None:
@@ -149,10 +128,10 @@ def table(options: argparse.Namespace) -> None:
         if found is None:
             continue
         J_R, J_C, J_D, h_D, violation = (found[..., i] for i in range(5))
-        kept = [kept_from(each, LIMIT) for each in J_C]
-        cells = [row.label, str(len(found)), f"{J_R[:, 0].mean():.4g}", text(end(J_R)), f"{J_C[:, 0].mean():.4g}"]
-        cells += [text(end(J_C)), " ".join("never" if np.isinf(each) else f"{each:.0f}" for each in kept)]
-        cells += [f"{J_D[:, 0].mean():.4g}", text(end(J_D)), text(end(h_D)), text(violation[:, -1])]
+        cells = [row.label, str(len(found)), f"{J_R[:, 0].mean():.4g}", with_interval(at_end(J_R))]
+        cells += [f"{J_C[:, 0].mean():.4g}", with_interval(at_end(J_C)), kept_in_words(J_C, LIMIT)]
+        cells += [f"{J_D[:, 0].mean():.4g}", with_interval(at_end(J_D)), with_interval(at_end(h_D))]
+        cells += [with_interval(violation[:, -1])]
         cells += [" ".join(until(J, each, 40.0) for J, each in zip(J_R, violation, strict=True))]
         print("| " + " | ".join(cells) + " |")
 
@@ -274,15 +253,6 @@ def pool(steps: int, lanes: int, workers: int) -> Speed:
         return found._replace(core=count * lanes / max(core_seconds(pids) - began, 1e-9))
     finally:
         env.close()
-
-
-def core_seconds(pids: list[int]) -> float:
-    """Time of cores that these processes have used so far (Linux)."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def speed(options: argparse.Namespace) -> None:

@@ -31,8 +31,12 @@ import numpy as np
 
 import spacerl
 from spacerl.envs.tasks import TASKS as TASK_ROWS
-from spacerl.reporting import mean_interval
 from spacerl.runs.folder import RunFolder
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from shared.cores import core_seconds
+from shared.curves import at_end, curves_of, kept_in_words, with_interval
 
 TASKS = ("grid", "bottleneck")
 PAPER_BATCH = {"grid": 10_000, "bottleneck": 25_000}
@@ -188,34 +192,8 @@ def horizon(task: str) -> int:
 
 def curves(options: argparse.Namespace, task: str, row: Row) -> np.ndarray | None:
     """(seeds, updates, columns) of the runs that have all their updates."""
-    updates = options.updates[options.tasks.index(task)]
-    found = []
-    for seed in options.seeds:
-        path = folder(options, task, row, seed)
-        if not (path / "metrics.csv").exists():
-            continue
-        rows = RunFolder.open(path).metrics()
-        if len(rows) >= updates:
-            found.append([[float(each.get(name, np.nan)) for name in COLUMNS] for each in rows[:updates]])
-    return np.array(found) if found else None
-
-
-def end(values: np.ndarray) -> np.ndarray:
-    """(seeds,) means over the last tenth of the updates."""
-    return values[:, -max(1, values.shape[1] // 10) :].mean(axis=1)
-
-
-def kept_from(cost: np.ndarray, limit: float) -> float:
-    """First update from which on a curve stays at or below the limit; infinite where its end is above."""
-    over = np.flatnonzero(cost > limit)
-    first = 0 if not len(over) else over[-1] + 1
-    return float(first) if first < len(cost) else np.inf
-
-
-def text(values: np.ndarray) -> str:
-    interval = mean_interval(values)
-    half = (interval.high - interval.low) / 2
-    return f"{values.mean():.4g}" + (f" ± {half:.2g}" if np.isfinite(half) else "")
+    folders = [folder(options, task, row, seed) for seed in options.seeds]
+    return curves_of(folders, options.updates[options.tasks.index(task)], COLUMNS)
 
 
 def table(options: argparse.Namespace) -> None:
@@ -231,10 +209,8 @@ def table(options: argparse.Namespace) -> None:
             if found is None:
                 continue
             J_R, J_C = found[..., 0], found[..., 1]
-            kept = [kept_from(each, limit) for each in J_C]
-            said = " ".join("never" if np.isinf(each) else f"{each:.0f}" for each in kept)
-            cells = [row.label, str(len(found)), f"{J_R[:, 0].mean():.4g}", text(end(J_R))]
-            cells += [f"{J_C[:, 0].mean():.4g}", text(end(J_C)), said]
+            cells = [row.label, str(len(found)), f"{J_R[:, 0].mean():.4g}", with_interval(at_end(J_R))]
+            cells += [f"{J_C[:, 0].mean():.4g}", with_interval(at_end(J_C)), kept_in_words(J_C, limit)]
             print("| " + " | ".join(cells) + " |")
 
 
@@ -297,24 +273,26 @@ class Share(NamedTuple):
 
     step: float  # SUMO's step
     read: float  # reading all vehicles and telling new ones how to drive, conversion to Python's numbers included
+    command: float  # its lights and speed limits set
     load: float  # the new episode that SUMO loads
     all: float  # everything from one episode to the next
 
     @property
     def simulator(self) -> float:
-        return self.step + self.read + self.load
+        return self.step + self.read + self.command + self.load
 
 
 def single(task: str, length: int, hidden: tuple[int, ...], seed: int) -> Share:
     """An episode of an untrained policy, as a worker plays it.
 
     Parts are those of the clock, since asking for a core's time can take as long as SUMO's step; what interrupts an
-    episode takes the same part of everything. Lights, limits and the few other calls count as not SUMO.
+    episode takes the same part of everything. The few calls left (who collided, who arrived) count as not SUMO.
     """
     envs, rng = environments(task), np.random.default_rng(seed)
+    replaced: list[tuple[Any, str, Any]] = []
     try:
         scenario, sizes = envs.singles[0].env.scenario, (*envs.spec.obs_shape, *hidden, envs.spec.action.size)
-        spent: dict[str, float] = dict.fromkeys(("step", "read", "load"), 0.0)
+        spent: dict[str, float] = dict.fromkeys(("step", "read", "command", "load"), 0.0)
 
         def timed(owner: Any, name: str, part: str) -> None:
             function = getattr(owner, name)
@@ -326,6 +304,7 @@ def single(task: str, length: int, hidden: tuple[int, ...], seed: int) -> Share:
                 return result
 
             setattr(owner, name, call)
+            replaced.append((owner, name, function))
 
         act, noises = untrained(sizes, rng), rng.normal(size=(2, 1, length, sizes[-1])).astype(np.float32)
         envs.play(act, [seed], noises[0])
@@ -333,13 +312,17 @@ def single(task: str, length: int, hidden: tuple[int, ...], seed: int) -> Share:
         timed(scenario.simulation, "begin", "load")
         timed(scenario, "vehicles", "read")
         timed(scenario, "instruct", "read")
+        timed(scenario.api.trafficlight, "setRedYellowGreenState", "command")
+        timed(scenario.api.vehicle, "setMaxSpeed", "command")
         began = time.perf_counter(), time.thread_time()
         (episode,) = envs.play(act, [seed + 1], noises[1])
         clock, core = time.perf_counter() - began[0], time.thread_time() - began[1]
         per_step = 1e6 * core / len(episode.reward)
-        step, read, load = (per_step * part / clock for part in spent.values())
-        return Share(step, read, load, per_step)
+        step, read, command, load = (per_step * part / clock for part in spent.values())
+        return Share(step, read, command, load, per_step)
     finally:
+        for owner, name, function in replaced:
+            setattr(owner, name, function)
         envs.close()
 
 
@@ -350,15 +333,6 @@ def untrained(sizes: tuple[int, ...], rng: np.random.Generator) -> Any:
     weights = [rng.normal(size=pair).astype(np.float32) / pair[0] ** 0.5 for pair in itertools.pairwise(sizes)]
     layers = tuple((weight, np.zeros(weight.shape[1], np.float32)) for weight in weights)
     return Sampler(layers, np.ones(sizes[-1], np.float32))
-
-
-def core_seconds(pids: list[int]) -> float:
-    """Time of cores that these processes have used so far (Linux)."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Update(NamedTuple):
@@ -397,7 +371,8 @@ def training(task: str, batch: int, lanes: int) -> Update:
 def speed(options: argparse.Namespace) -> None:
     """What bare SUMO takes, what it takes within an episode, and its share of an episode and of an update: the part of
     an episode times the part of the cores' time that an update spends on episodes."""
-    names = ("task", "bare step", "step", "reading", "loading", "all", "share", "an update", "of cores", "of the clock")
+    names = ("task", "bare step", "step", "reading", "commands", "loading", "all", "share")
+    names += ("an update", "of cores", "of the clock")
     print("| " + " | ".join(names) + " |\n|" + "---|" * len(names))
     for task in options.tasks:
         settings, length = TASK_ROWS[task].settings, horizon(task)
