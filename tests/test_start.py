@@ -27,9 +27,10 @@ def parts_of(baseline=None, **settings):
     return assemble(resolve({**SMALL, **settings}), Given(baseline=baseline))
 
 
-def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1, J_C_error=0.0, tolerance=0.0):
+def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1, J_C_error=0.0, tolerance=0.0, costly=False):
+    """Of a baseline; `costly`: a fresh policy breaks the limit."""
     errors = {"J_R_error": J_R_error, "J_C_error": J_C_error, "cost_tolerance": tolerance}
-    return {"name": name, "J_R": J_R, "J_C": J_C, "h_C": h_C, **errors}
+    return {"name": name, "J_R": J_R, "J_C": J_C, "h_C": h_C, "costly": costly, **errors}
 
 
 @pytest.mark.parametrize(
@@ -50,13 +51,26 @@ def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1, J_C_error=0.0
         ("baseline", summary_of(J_R=0.0, J_C=99.0), 0),
         ("auto", summary_of() | {"all": [summary_of(J_C=9.0, J_R=9.0), summary_of(J_R=2.0), summary_of(J_R=3.0)]}, 2),
         ("baseline", summary_of() | {"all": [summary_of(J_C=9.0, J_R=9.0), summary_of(J_R=2.0)]}, 1),
+        # A fresh policy has J_C 30 with a standard error of 0.5.
+        ("auto", summary_of(J_C=28.9, costly=True), 0),
+        ("auto", summary_of(J_C=29.1, costly=True), None),  # less, but not for certain
+        ("auto", summary_of(J_C=28.5, J_C_error=0.5, costly=True), None),
+        ("auto", summary_of(J_C=20.0, J_R=1.1, costly=True), None),  # earns no more for certain
+        ("auto", summary_of(J_C=20.0, h_C=0.0, costly=True), 0),
+        ("auto", summary_of(J_C=20.0, J_R=9.0, costly=True) | {"all": [summary_of(J_C=20.0), summary_of(J_R=3.0)]}, 1),
+        (
+            "auto",
+            summary_of(costly=True) | {"all": [summary_of(J_C=20.0, J_R=3.0), summary_of(J_C=9.0, J_R=2.5)]},
+            0,
+        ),
     ],
 )
 def test_the_choice_by_hand(given, summary, expected, monkeypatch):
-    """A fresh policy earns 1 with a standard error of 0.05."""
-    returns = 1.0 + 0.05 * np.sqrt(100.0) * np.tile([-1.0, 1.0], 50) * np.sqrt(99 / 100)
-    monkeypatch.setattr(start, "episode_returns", lambda *_: (returns, None))
-    parts = parts_of(start=given)
+    """A fresh policy earns 1 with a standard error of 0.05, at no cost unless it is a costly one."""
+    spread = 10.0 * np.tile([-1.0, 1.0], 50) * np.sqrt(99 / 100)
+    costs = (30.0 + 0.5 * spread if summary["costly"] else 0.0 * spread)[:, None]
+    monkeypatch.setattr(start, "episode_returns", lambda *_: (1.0 + 0.05 * spread, costs))
+    parts = parts_of(start=given, cost_limit=summary["h_C"], cost_tolerance=summary["cost_tolerance"])
     choice = choose(parts, initial_state(parts.learner, 0), summary)
     assert choice.baseline == expected
     assert bool(choice.why) == (given != "fresh")

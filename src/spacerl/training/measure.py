@@ -23,6 +23,7 @@ from spacerl.training.assemble import Parts
 from spacerl.types import UNMEASURED, BaselineMeasurement, DrawableEnv, Policy
 
 BASELINE_EPISODES, FEWEST_EPISODES = 1000, 30
+CERTAIN = 2.0  # standard errors
 DRAWN_EPISODES, DRAWN_SEED = 12, 12345
 
 
@@ -36,16 +37,17 @@ def measure_baselines(parts: Parts) -> tuple[BaselineMeasurement, dict[str, Any]
         return UNMEASURED, None
     summaries = [_summary_of(parts, baseline) for baseline in parts.baselines]
     summary: dict[str, Any] = summaries[0] | ({"all": summaries} if len(summaries) > 1 else {})
-    return BaselineMeasurement(summary["J_R"], certain_excess(summary) if len(summaries) == 1 else math.nan), summary
+    return BaselineMeasurement(summary["J_R"], excess(summary, -CERTAIN) if len(summaries) == 1 else math.nan), summary
 
 
-def certain_excess(summary: dict[str, Any]) -> float:
-    """By what part of h_C and its tolerance a baseline's cost exceeds them at least: its mean less two standard errors.
-    Who hovers at a limit with a cost that is rare and large would else be safe by one sample of episodes and unsafe by
-    the next."""
+def excess(summary: dict[str, Any], errors: float = 0.0) -> float:
+    """By what part of h_C and its tolerance a cost exceeds them, were it so many standard errors above its mean.
+
+    A baseline counts as safe by its mean less two of them: who hovers at a limit with a cost that is rare and large
+    would else be safe by one sample of episodes and unsafe by the next.
+    """
     allowed = summary["h_C"] + summary["cost_tolerance"]
-    over = summary["J_C"] - 2.0 * summary["J_C_error"] - allowed
-    return over / allowed if allowed > 0 else math.copysign(math.inf, over) if over else 0.0
+    return (summary["J_C"] + errors * summary["J_C_error"] - allowed) / max(allowed, 1e-30)
 
 
 def measuring(parts: Parts, purpose: int) -> Play:
@@ -57,27 +59,34 @@ def measuring(parts: Parts, purpose: int) -> Play:
 def _summary_of(parts: Parts, baseline: Policy) -> dict[str, Any]:
     config, play = parts.config, measuring(parts, 1)
     played = play_episodes(parts.env, baseline, config.discount, play)
-    J_R, J_C = played.J_R, played.J_C
-    allowed = jnp.array(config.cost_limit) + config.cost_tolerance
-    worst = int(np.argmax(relative_excess(jnp.asarray(J_C.mean(0)), allowed)))
     spread = baseline.stated_spread() if isinstance(baseline, FunctionPolicy) else None
     return {
         "name": baseline.name,
-        "J_R": float(J_R.mean()),
-        "J_R_error": float(J_R.std(ddof=1) / math.sqrt(J_R.size)),
-        "J_C": float(J_C[:, worst].mean()),
-        "J_C_error": float(J_C[:, worst].std(ddof=1) / math.sqrt(J_R.size)),
-        "h_C": config.cost_limit[worst],
-        "cost_tolerance": config.cost_tolerance,
+        **in_means(parts, played.J_R, played.J_C),
         "costs": {
             name: {"J_C": float(values.mean()), "h_C": limit}
-            for name, limit, values in zip(parts.learner.cost_names, config.cost_limit, J_C.T, strict=True)
+            for name, limit, values in zip(parts.learner.cost_names, config.cost_limit, played.J_C.T, strict=True)
         },
         "episode_return": float(played.episode_return.mean()),
         "episode_length": float(played.episode_length.mean()),
         "episodes": play.episodes,
         "made_by": baseline.info,
         **({"given": spread} if spread else {}),
+    }
+
+
+def in_means(parts: Parts, J_R: np.ndarray, J_C: np.ndarray) -> dict[str, Any]:
+    """Means and standard errors over episodes (N,), (N, K): of the reward, and of the cost worst for its limit."""
+    config, root = parts.config, math.sqrt(J_R.size)
+    allowed = jnp.array(config.cost_limit) + config.cost_tolerance
+    worst = int(np.argmax(relative_excess(jnp.asarray(J_C.mean(0)), allowed)))
+    return {
+        "J_R": float(J_R.mean()),
+        "J_R_error": float(J_R.std(ddof=1) / root),
+        "J_C": float(J_C[:, worst].mean()),
+        "J_C_error": float(J_C[:, worst].std(ddof=1) / root),
+        "h_C": config.cost_limit[worst],
+        "cost_tolerance": config.cost_tolerance,
     }
 
 

@@ -22,7 +22,7 @@ from spacerl.rollout.adapter import JaxBatchEnv
 from spacerl.rollout.evaluate import Play, episode_returns, rollout_on_device
 from spacerl.rollout.host import episodes, pack, sampling
 from spacerl.training.assemble import Parts
-from spacerl.training.measure import certain_excess, measure_baselines, measuring
+from spacerl.training.measure import CERTAIN, excess, in_means, measure_baselines, measuring
 from spacerl.training.programs import distribution_on
 from spacerl.training.update import Learner, initial_state, make_batch, policy_inputs, subsample_rows, with_policy
 from spacerl.types import Array, BatchEnv, InputError, JaxEnv, Policy, Rollout, TrainState
@@ -56,7 +56,8 @@ def begin(parts: Parts, say: bool = False) -> tuple[TrainState, dict[str, Any] |
 
 def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
     """Of baselines that keep the limit, or nearly, the one that earns most, if that is more than a fresh policy earns,
-    by two standard errors."""
+    by two standard errors. Where all break it, the one that earns most, if it is better than a fresh policy in cost,
+    too, by as much: to begin fresh would be to break the limit further."""
     config = parts.config
     everyone = summary.get("all", [summary])
     if config.start == "fresh":
@@ -65,19 +66,27 @@ def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
         best = max(range(len(everyone)), key=lambda i: (is_nearly_safe(everyone[i]), everyone[i]["J_R"]))
         return Choice(best, f"begins at baseline '{everyone[best]['name']}', as asked")
     safe = [i for i, each in enumerate(everyone) if is_nearly_safe(each)]
-    if not safe:
-        worst = everyone[0]
-        return Choice(None, f"begins fresh: baseline '{worst['name']}' has {costs_in_words(worst)}")
-    best = max(safe, key=lambda i: everyone[i]["J_R"])
-    name, J_R, error = (everyone[best][key] for key in ("name", "J_R", "J_R_error"))
+    best = max(safe or range(len(everyone)), key=lambda i: everyone[i]["J_R"])
+    chosen, fresh = everyone[best], _fresh_summary(parts, state)
+    more, doubt = chosen["J_R"] - fresh["J_R"], 2.0 * math.hypot(chosen["J_R_error"], fresh["J_R_error"])
+    costs = costs_in_words(chosen)
+    told = f"baseline '{chosen['name']}' earns J_R {chosen['J_R']:.3g}, a fresh policy {fresh['J_R']:.3g}"
+    told += f" (± {doubt:.2g} between them)"
+    if safe:
+        return (
+            Choice(best, f"begins at the baseline: {told}, {costs}")
+            if more > doubt
+            else Choice(None, f"begins fresh: {told}")
+        )
+    if more > doubt and excess(chosen, CERTAIN) < excess(fresh, -CERTAIN):
+        return Choice(best, f"begins at the baseline: {told}, {costs}, where a fresh policy has J_C {fresh['J_C']:.3g}")
+    return Choice(None, f"begins fresh: baseline '{chosen['name']}' has {costs}")
+
+
+def _fresh_summary(parts: Parts, state: TrainState) -> dict[str, Any]:
+    """What a policy that has learned nothing earns and costs, as of a baseline."""
     fresh = NetworkPolicy(parts.learner.family, state.theta, "fresh")
-    returns, _ = episode_returns(parts.env, fresh, config.discount, measuring(parts, 2))
-    fresh_error = returns.std(ddof=1) / math.sqrt(returns.size)
-    more, doubt = J_R - returns.mean(), 2.0 * math.hypot(error, fresh_error)
-    told = f"baseline '{name}' earns J_R {J_R:.3g}, a fresh policy {returns.mean():.3g} (± {doubt:.2g} between them)"
-    if more > doubt:
-        return Choice(best, f"begins at the baseline: {told}, {costs_in_words(everyone[best])}")
-    return Choice(None, f"begins fresh: {told}")
+    return in_means(parts, *episode_returns(parts.env, fresh, parts.config.discount, measuring(parts, 2)))
 
 
 def costs_in_words(summary: dict[str, Any]) -> str:
@@ -90,7 +99,7 @@ def costs_in_words(summary: dict[str, Any]) -> str:
 
 
 def is_nearly_safe(summary: dict[str, Any]) -> bool:
-    return certain_excess(summary) <= TOLERANCE
+    return excess(summary, -CERTAIN) <= TOLERANCE
 
 
 def at_baseline(parts: Parts, state: TrainState, baseline: Policy) -> TrainState:
