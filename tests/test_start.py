@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import spacerl
+from spacerl.core.distributions import Gaussian
 from spacerl.policies.family import PolicyFamily
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.training import start
@@ -137,6 +138,23 @@ def test_every_kind_of_baseline_is_fitted_on_its_own_episodes(kind):
     if kind != "normalised":
         assert divergence(parts, fresh, parts.baselines[0]) > 0.5
     assert np.all(np.isfinite(state.theta))
+
+
+def test_what_is_hard_to_imitate_is_fitted_for_longer(monkeypatch):
+    """Stripes take a network longer than a straight line; rows that it was not fitted to say when it is done."""
+    parts = parts_of(centre, start="baseline")
+    state = initial_state(parts.learner, 0)
+    obs, other = (jax.random.normal(jax.random.PRNGKey(i), (4000, 9)) for i in (1, 2))
+
+    def stripes(seen):
+        return Gaussian(jnp.sign(jnp.sin(3.0 * seen[:, :2])), jnp.full((len(seen), 2), np.log(0.3)))
+
+    found = []
+    for rounds in (1, 3):
+        monkeypatch.setattr(start, "ROUNDS", rounds)
+        theta = start.fitted(parts, state, parts.baselines[0], obs, stripes(obs), jnp.ones(len(obs), bool))
+        found.append(float(jnp.mean(stripes(other).kl(parts.learner.family.apply(theta, other)))))
+    assert found[1] < 0.9 * found[0]
 
 
 def lean(obs):

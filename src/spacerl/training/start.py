@@ -28,6 +28,7 @@ from spacerl.training.update import Learner, initial_state, make_batch, policy_i
 from spacerl.types import Array, BatchEnv, InputError, JaxEnv, Policy, Rollout, TrainState
 
 FITTING_STEPS, MINIBATCH, RATE = 2000, 1024, 3e-3
+ROUNDS, CLOSE, HELD_OUT = 5, 0.05, 10  # of so many steps at most; nats that are near enough; every tenth row judges
 CRITIC_FITS = 20  # on the same episodes: a first step must not follow critics that know nothing
 
 
@@ -172,7 +173,7 @@ def episodes_of(parts: Parts, policy: Policy) -> Rollout:
 
 def fitted(parts: Parts, state: TrainState, baseline: Policy, obs: Array, dist: Any, valid: Array) -> Array:
     """Parameters of our policy that act as pi_B does: its own where they fit, else those of the least KL(pi_B, pi) on
-    its observations."""
+    its observations. Rules that switch take long to learn: rounds follow while KL on rows that were held out falls."""
     learner, config = parts.learner, parts.config
     family = learner.family
     if isinstance(baseline, NetworkPolicy) and baseline.family.spec() == family.spec():
@@ -181,7 +182,9 @@ def fitted(parts: Parts, state: TrainState, baseline: Policy, obs: Array, dist: 
             return family.rebase(theta, fresh_normaliser(family.width), state.normaliser)
         return theta
     inputs = policy_inputs(learner, state.normaliser, obs)
-    rows = jnp.asarray(np.flatnonzero(np.asarray(valid)))
+    whole = np.flatnonzero(np.asarray(valid))
+    judged = np.arange(len(whole)) % HELD_OUT == HELD_OUT - 1
+    rows, held_out = jnp.asarray(whole[~judged]), jnp.asarray(whole[judged] if judged.any() else whole)
     optimiser = optax.adam(optax.cosine_decay_schedule(RATE, FITTING_STEPS))
 
     def loss(theta: Array, some: Array) -> Array:
@@ -195,8 +198,16 @@ def fitted(parts: Parts, state: TrainState, baseline: Policy, obs: Array, dist: 
         return (jnp.add(theta, jnp.asarray(updates)), moments), None
 
     @jax.jit
-    def fit(theta: Array) -> Array:
-        keys = jax.random.split(jax.random.PRNGKey(config.seed), FITTING_STEPS)
-        return jax.lax.scan(step, (theta, optimiser.init(theta)), keys)[0][0]
+    def fit(theta: Array, key: Array) -> tuple[Array, Array]:
+        theta, _ = jax.lax.scan(step, (theta, optimiser.init(theta)), jax.random.split(key, FITTING_STEPS))[0]
+        return theta, loss(theta, held_out)
 
-    return fit(state.theta)
+    key, best, least = jax.random.PRNGKey(config.seed), state.theta, math.inf
+    for i in range(ROUNDS):
+        theta, found = fit(best, key if i == 0 else jax.random.fold_in(key, i))
+        if not found < least:
+            break
+        falls, best, least = found < 0.9 * least, theta, float(found)
+        if least < CLOSE or not falls:
+            break
+    return best
