@@ -166,6 +166,7 @@ STRICTER: dict[str, tuple[str, ...]] = {
     "spacerl.policies.family": (
         "spacerl.types",
         "spacerl.core.distributions",
+        "spacerl.core.fisher",
         "spacerl.policies.networks",
         "spacerl.policies.normaliser",
         "spacerl.policies.sampler",
