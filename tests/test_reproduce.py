@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,3 +109,37 @@ def test_a_setting_is_shown_at_the_trust_region_that_is_best_for_it():
     assert best_of(curves, "pcpo", "none", 5.0) == "pcpo@0.001"
     assert best_of(curves, "cpo", "none", 5.0) == "cpo@0.001"
     assert best_of(curves, "cpo", "near", 5.0) is None
+
+
+WAITING = r"""
+import subprocess, sys
+from spacerl.training.reproduce import run_side_by_side
+from spacerl.training.signals import stoppable
+
+CHILD = r'''
+import os, signal, time
+def saved(number, frame):
+    os.write(1, b"saved after SIGTERM\n")
+    raise SystemExit(3)
+signal.signal(signal.SIGTERM, saved)
+os.write(1, b"at work\n")
+time.sleep(60)
+os.write(1, b"done\n")
+'''
+
+with stoppable():
+    run_side_by_side([[], [], []], 2, lambda line: subprocess.Popen([sys.executable, "-c", CHILD]))
+"""
+
+
+def test_a_signal_reaches_the_commands_that_run_and_no_other_begins():
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    said = [process.stdout.readline() for _ in range(2)]
+    process.send_signal(signal.SIGTERM)
+    rest, errors = process.communicate(timeout=50)  # and not the minute that they would take
+    assert said == ["at work\n"] * 2
+    assert rest == "saved after SIGTERM\n" * 2
+    assert "Interrupt: SIGTERM" in errors

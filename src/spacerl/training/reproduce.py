@@ -9,7 +9,8 @@ import math
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from spacerl.envs.tasks import KINDS
 from spacerl.reporting import mean_interval
 from spacerl.runs.folder import RunFolder, write_atomically
 from spacerl.runs.lock import sole_writer
+from spacerl.training.signals import number_of
 from spacerl.types import InputError, unknown_name
 
 DIRECT = ("--divergence-gradient", "direct")
@@ -145,16 +147,44 @@ def reproduce(
         if not _is_finished(Path(line[-1]), updates, len(seeds) * max(1, len(setting.baselines)))
     ]
 
-    def run(line: list[str]) -> int:
-        print("spacerl " + shlex.join(line), flush=True)
-        return subprocess.run([sys.executable, "-m", "spacerl", *line], check=False).returncode
-
-    with sole_writer(out / EXPERIMENTS[experiment][0]), ThreadPoolExecutor(max(1, jobs)) as pool:
-        codes = list(pool.map(run, pending))
+    with sole_writer(out / EXPERIMENTS[experiment][0]):
+        codes = run_side_by_side(pending, jobs, _begun)
     failed = [shlex.join(line) for line, code in zip(pending, codes, strict=True) if code]
     if failed:
         raise InputError(f"{len(failed)} of {len(pending)} settings failed, first: spacerl {failed[0]}")
     return [Path(line[-1]) for line in pending]
+
+
+def _begun(line: list[str]) -> subprocess.Popen:
+    print("spacerl " + shlex.join(line), flush=True)
+    return subprocess.Popen([sys.executable, "-m", "spacerl", *line])
+
+
+def run_side_by_side(
+    lines: Sequence[list[str]], jobs: int, begun: Callable[[list[str]], subprocess.Popen]
+) -> list[int]:
+    """Exit codes of commands, `jobs` of them at a time. A signal that stops this process is passed on to theirs, which
+    save what they have; no other is begun."""
+    running: list[subprocess.Popen] = []
+    beginning, stopped = threading.Lock(), threading.Event()
+
+    def run(line: list[str]) -> int:
+        with beginning:
+            if stopped.is_set():
+                return 0
+            running.append(begun(line))
+            process = running[-1]
+        return process.wait()
+
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        try:
+            return list(pool.map(run, lines))
+        except KeyboardInterrupt as interrupt:
+            stopped.set()
+            with beginning:
+                for process in running:
+                    process.send_signal(number_of(interrupt))  # nothing happens to one that has ended
+            raise
 
 
 def _is_finished(folder: Path, updates: int, runs: int) -> bool:
