@@ -26,7 +26,7 @@ from spacerl.runs.lock import LOCK, is_locked, sole_writer
 from spacerl.runs.records import read_run
 from spacerl.training.sinks import Sink
 from spacerl.types import InputError, RunInterrupted, RunStopped
-from support.runs import assert_same, outcome, rows_of
+from support.runs import assert_same, contents, outcome, rows_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -263,6 +263,89 @@ def test_other_spellings_and_measured_seconds_are_no_changes(run):
         row[header.index("J_R")] = f"{float(row[header.index('J_R')]):.20e}"
     path.write_text("".join(",".join(row) + "\n" for row in [header, *rows]))
     assert len(spacerl.resume(run, updates=9, progress=False).metrics) == 9
+
+
+# ---------------------------------------------------------------- evaluations
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """A run of six updates that was evaluated after 2, 4 and 6 and has checkpoints of the same."""
+    settings = SMALL | {"evaluate_every": 2, "evaluation_episodes": 2, "log": ()}
+    return spacerl.train("point-circle", updates=6, out=tmp_path_factory.mktemp("evaluated") / "run", **settings).folder
+
+
+def evaluations_of(run: Path) -> str:
+    return (run / "evaluations.csv").read_text()
+
+
+BROKEN_EVALUATIONS = {
+    "a row is lost": lambda lines: [lines[0], *lines[2:]],
+    "a number is another one": lambda lines: [lines[0], other_number(lines[1]), *lines[2:]],
+    "a number is none": lambda lines: [lines[0], lines[1].replace(b".", b"o"), *lines[2:]],
+    "the name of a column": lambda lines: [lines[0].replace(b"J_R,J_C", b"J_C,J_R"), *lines[1:]],
+    "the header is lost": lambda lines: lines[1:],
+    "it is empty": lambda lines: [b""],
+    "it is no text": lambda lines: [b"\xff\xfe\0" * 100],
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN_EVALUATIONS)
+def test_a_run_never_goes_on_after_broken_evaluations(damage, evaluated, tmp_path, capsys):
+    """The best policy is the best of them: where one is lost, a worse policy would take its place."""
+    run = shutil.copytree(evaluated, tmp_path / "run")
+    path = run / "evaluations.csv"
+    path.write_bytes(b"\n".join(BROKEN_EVALUATIONS[damage](path.read_bytes().split(b"\n"))))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert main_of(["resume", str(run), "--updates", "8", "--quiet"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert f"'{path}' is not the table that was written: up to update 6 a row is missing" in told
+    assert "--accept-metrics" in told
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_evaluations_that_were_lost_are_refused_or_accepted(evaluated, tmp_path):
+    run = shutil.copytree(evaluated, tmp_path / "run")
+    (run / "evaluations.csv").unlink()
+    with pytest.raises(InputError, match=r"evaluations\.csv' is not the table that was written"):
+        spacerl.resume(run, updates=8, progress=False)
+    spacerl.resume(run, updates=8, progress=False, accept_metrics=True)
+    assert [row["update"] for row in RunFolder(run).evaluations()] == [6, 8]
+    spacerl.resume(run, updates=10, progress=False)  # what was accepted is what is expected from then on
+    assert [row["update"] for row in RunFolder(run).evaluations()] == [6, 8, 10]
+
+
+@pytest.mark.parametrize(
+    "damage", ["the last row is lost", "it is cut", "a row is there twice", "rows have changed places"]
+)
+def test_evaluations_that_can_be_made_again_are(damage, evaluated, tmp_path):
+    run, whole = (shutil.copytree(evaluated, tmp_path / name) for name in ("run", "whole"))
+    *lines, _ = evaluations_of(run).splitlines(keepends=True)
+    changed = {
+        "it is cut": [*lines, "6,60"],
+        "a row is there twice": [*lines, lines[2]],
+        "rows have changed places": [lines[0], lines[2], lines[1]],
+    }
+    (run / "evaluations.csv").write_text("".join(changed.get(damage, lines)))
+    for each in (run, whole):
+        spacerl.resume(each, updates=8, progress=False, log=())
+    assert_same(run, whole)
+    assert evaluations_of(run) == evaluations_of(whole)
+    assert contents(run / "best.safetensors") == contents(whole / "best.safetensors")
+
+
+def test_an_evaluation_that_came_after_its_checkpoint_is_no_change(evaluated, tmp_path):
+    """A run that is stopped while it is evaluated is evaluated when it goes on, and may then be killed at once."""
+    run = shutil.copytree(evaluated, tmp_path / "run")
+    path, table = run / "evaluations.csv", evaluations_of(run)
+    path.write_text("".join(table.splitlines(keepends=True)[:-1]))
+    folder = RunFolder(run)
+    kept = folder.checkpoint(6)
+    folder.save_checkpoint(kept.arrays, 6, kept.settings, kept.rows_hash)
+    path.write_text(table)
+    spacerl.resume(run, updates=8, progress=False)
+    assert [row["update"] for row in folder.evaluations()] == [2, 4, 6, 8]
 
 
 def main_of(arguments: list[str]) -> int:

@@ -93,8 +93,8 @@ def resume(
 ) -> Result:
     """Continue a run from its newest checkpoint, exactly as if it had never stopped. `updates` extends it.
 
-    What was passed to `train` as an object is passed here again. `accept_metrics` goes on with a metrics.csv
-    whose numbers were changed since they were written.
+    What was passed to `train` as an object is passed here again. `accept_metrics` goes on with a metrics.csv or
+    evaluations.csv that was changed since it was written.
     """
     given = Given(env, baseline, cost, algorithm, trust)
     with computing_on(device):

@@ -97,7 +97,7 @@ class Resume:
     trust: bool = False
     """Run the code that the folder names (environment, costs, baseline), although it may be somebody else's."""
     accept_metrics: bool = False
-    """Go on with a metrics.csv whose numbers were changed since they were written."""
+    """Go on with a metrics.csv or evaluations.csv that was changed since it was written."""
     log: tuple[str, ...] = ("tensorboard",)
     """What is kept beside metrics.csv: tensorboard, wandb, mlflow; without a name none of them."""
     device: str = ""

@@ -21,7 +21,7 @@ import numpy as np
 from spacerl.runs.config import RunConfig
 from spacerl.runs.formats import upgraded
 from spacerl.runs.lock import UNFINISHED, cannot_write, remove_unfinished_of, sole_writer
-from spacerl.runs.metrics import History, MetricsTable, read_history, read_metrics
+from spacerl.runs.metrics import History, MetricsTable, hash_of_lines, read_history, read_metrics
 from spacerl.runs.spaces import described, read_described
 from spacerl.runs.toml import toml_text
 from spacerl.types import EnvSpec, InputError
@@ -78,6 +78,7 @@ class Checkpoint(NamedTuple):
     update: int  # that it says it is of
     settings: str  # of its run; nothing in one of an earlier version
     rows_hash: str  # of the rows of metrics up to its update; nothing in one of an earlier version
+    evaluations_hash: str  # of those up to its update that there were; nothing in one of an earlier version
 
 
 def is_run(folder: Path) -> bool:
@@ -225,9 +226,25 @@ class RunFolder:
         """Drop those that a resumed run will make again."""
         if not self.evaluations_path.is_file():
             return
-        header, *lines = self.evaluations_path.read_bytes().decode(errors="replace").split("\n")
-        kept = [line for line in lines[:-1] if (first := line.partition(",")[0]).isdecimal() and int(first) <= updates]
+        header, kept = self._evaluation_lines(updates)
         write_atomically(self.evaluations_path, "".join(f"{line}\n" for line in [header, *kept]) if kept else "")
+
+    def evaluations_hash(self, updates: int) -> str:
+        """Of every number and column of those up to an update."""
+        header, lines = self._evaluation_lines(updates)
+        return hash_of_lines(header if lines else "", lines)
+
+    def _evaluation_lines(self, updates: int) -> tuple[str, list[str]]:
+        """The header, and every whole line of a later update than the one before it."""
+        path = self.evaluations_path
+        header, *lines = path.read_bytes().decode(errors="replace").split("\n") if path.is_file() else [""]
+        kept, last = [], -1
+        for line in lines[:-1]:
+            first = line.partition(",")[0]
+            if first.isascii() and first.isdigit() and last < int(first[:12]) <= updates:
+                kept.append(line)
+                last = int(first[:12])
+        return header, kept
 
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
@@ -238,6 +255,7 @@ class RunFolder:
         run is found out, and so is a table that was changed since."""
         path = self._checkpoint_path(update)
         info = {"format": CHECKPOINT_FORMAT, "update": str(update), "settings": settings, "rows": rows_hash}
+        info["evaluations"] = self.evaluations_hash(update)
         write_arrays(path, arrays, info | {"content": content_hash(arrays, info)})
         return path
 
@@ -274,7 +292,8 @@ class RunFolder:
         said = info.pop("content", None)
         if said is not None and said != content_hash(arrays, info):
             raise InputError(f"checkpoint '{path}' is damaged: its content is not what was written")
-        return Checkpoint(arrays, int(info["update"][:12]), info.get("settings", ""), info.get("rows", ""))
+        hashes = [info.get(name, "") for name in ("rows", "evaluations")]
+        return Checkpoint(arrays, int(info["update"][:12]), info.get("settings", ""), *hashes)
 
     def go_back_to(self, update: int) -> None:
         """Put checkpoints after an update aside: they cannot be used, and must not be taken for newer ones."""
@@ -299,6 +318,18 @@ def require_rows_as_written(folder: RunFolder, history: History, kept: Checkpoin
             f"'{folder.metrics_path}' is not the table that was written: a number or the name of a column was changed "
             f"in its first {kept.update} rows; put that table back, or go on with this one as it is by `spacerl resume "
             f"{folder.path} --accept-metrics`"
+        )
+
+
+def require_evaluations_as_written(folder: RunFolder, kept: Checkpoint) -> None:
+    """Those up to a checkpoint are the ones that there were. That of its own update may have come after it, from a run
+    that was stopped before it could be made."""
+    known = [folder.evaluations_hash(update) for update in (kept.update, kept.update - 1)]
+    if kept.evaluations_hash not in ("", *known):
+        raise InputError(
+            f"'{folder.evaluations_path}' is not the table that was written: up to update {kept.update} a row is "
+            "missing, or a number or the name of a column was changed; put that table back, or go on with what there "
+            f"is by `spacerl resume {folder.path} --accept-metrics`"
         )
 
 

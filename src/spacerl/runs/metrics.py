@@ -82,6 +82,12 @@ def hash_after(before: str, row: Mapping[str, float]) -> str:
     return hashlib.sha256((before + json.dumps(kept, sort_keys=True)).encode()).hexdigest()
 
 
+def hash_of_lines(header: str, lines: Sequence[str]) -> str:
+    """Of a table's columns and numbers, however these are spelled; also of what is no number."""
+    rows = [_parsed_row(line.split(","), line.count(",") + 1) or line for line in lines]
+    return hashlib.sha256(json.dumps([header.strip(), rows]).encode()).hexdigest()
+
+
 def read_history(path: Path) -> History:
     """The rows of a metrics.csv up to the first that is not the next update's."""
     *lines, _ = path.read_bytes().split(b"\n") if path.is_file() else [b""]

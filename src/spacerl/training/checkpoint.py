@@ -13,7 +13,12 @@ import numpy as np
 
 from spacerl.runs.config import RunConfig
 from spacerl.runs.fields import shortened
-from spacerl.runs.folder import RunFolder, require_rows, require_rows_as_written
+from spacerl.runs.folder import (
+    RunFolder,
+    require_evaluations_as_written,
+    require_rows,
+    require_rows_as_written,
+)
 from spacerl.runs.formats import FORMAT
 from spacerl.runs.metrics import History
 from spacerl.training.update import Learner, initial_state
@@ -97,6 +102,7 @@ def read_state(folder: RunFolder, learner: Learner, update: int, history: Histor
         )
     if history is not None:
         require_rows_as_written(folder, history, kept)
+        require_evaluations_as_written(folder, kept)
     return state
 
 
@@ -129,7 +135,7 @@ def newest_states(
     runs: Sequence[tuple[RunFolder, Learner]], only: int | None = None, accept_metrics: bool = False
 ) -> Found:
     """Where runs that are stepped together go on: with whole metrics and whole checkpoints, of one update. `only` is
-    that update where it is known; `accept_metrics` takes rows that were changed since they were written."""
+    that update where it is known; `accept_metrics` takes tables that were changed since they were written."""
     histories = [folder.history() for folder, _ in runs]
     shared = set.intersection(*(set(folder.checkpoint_updates()) for folder, _ in runs))
     problems: list[str] = []
