@@ -233,6 +233,7 @@ CHANGES = {
     "a number of an early row": lambda lines: [lines[0], other_number(lines[1]), *lines[2:]],
     "a number became none": lambda lines: [lines[0], lines[1].replace(lines[1].split(b",")[2], b"nan", 1), *lines[2:]],
     "the name of a column": lambda lines: [lines[0].replace(b"J_D", b"-1", 1), *lines[1:]],
+    "the name of a column of measured seconds": lambda lines: [lines[0].replace(b"_collect", b"_colxect"), *lines[1:]],
     "columns changed places": lambda lines: [lines[0].replace(b"J_R,J_C", b"J_C,J_R", 1), *lines[1:]],
 }
 

@@ -16,7 +16,7 @@ import numpy as np
 from spacerl.types import InputError
 
 WORDS = {"true": 1.0, "false": 0.0, "": math.nan}
-MEASURED = "seconds_"  # how columns begin whose numbers are others each time
+MEASURED = ("seconds_collect", "seconds_update")  # columns whose numbers are others each time
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class History:
 def hash_after(before: str, row: Mapping[str, float]) -> str:
     """The hash of a table that had the hash `before` and got one more row: of every number and the name of its column,
     in whatever order they stand. What was measured is left out, so that a run has the same hashes each time."""
-    kept = {name: float(value) for name, value in row.items() if not name.startswith(MEASURED)}
+    kept = {name: float(value) for name, value in row.items() if name not in MEASURED}
     return hashlib.sha256((before + json.dumps(kept, sort_keys=True)).encode()).hexdigest()
 
 
