@@ -55,7 +55,7 @@ def attacks_of(asked: argparse.Namespace) -> dict[str, Attack]:
         "kills": lambda work: kills(asked.kills, work),
         "files": lambda work: files(asked.files, work),
         "resumes": lambda work: damaged_resumes(asked.resumes, work),
-        "commands": lambda work: commands(asked.commands, work),
+        "commands": lambda work: commands(asked.commands, work, asked.skip_commands),
         "traffic": lambda work: traffic(asked.traffic, work),
         "real_kills": lambda work: real_kills(asked.real_kills, work),
         "sweep_kills": lambda work: killed_sweeps(asked.sweep_kills, work),
@@ -78,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, usual in USUAL.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=usual)
     parser.add_argument("--minutes", type=float, default=0.0, help="of a run whose workers are killed all the time")
+    parser.add_argument("--skip-commands", type=int, default=0, help="of the first so many, which ran before")
     parser.add_argument("--no-processes", action="store_true", help="leave out what starts processes")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="kills, files, resumes, commands, traffic, ...")
     asked, failed = parser.parse_args(arguments), 0

@@ -79,14 +79,17 @@ class Enough(Exception):
     """A command came as far as its first program."""
 
 
-def commands(count: int, work: Path) -> Outcome:
+def commands(count: int, work: Path, skip: int = 0) -> Outcome:
     """Four of ten lines are right and run to the end; the others are followed up to their first program. Each ends with
-    a sentence and a code, or with what it was to make, and no row is lost."""
+    a sentence and a code, or with what it was to make, and no row is lost. The first `skip` are only generated."""
     chance, failures, codes = random.Random(3), [], collections.Counter()
     ours = Lines(work, chance)
     for i in range(count):
         whole = chance.random() < 0.4
         line = ours.right() if whole else ours.wrong()
+        if i < skip:
+            ours.clean()
+            continue
         code, said, wrong = ended(line, whole)
         shown = " ".join(line)[:200]
         if wrong:
@@ -98,7 +101,9 @@ def commands(count: int, work: Path) -> Outcome:
         codes["ran to the end" if whole and code in (0, None) else f"{'right' if whole else 'wrong'}: {code}"] += 1
         ours.clean()
         so_far("command lines", i + 1, failures)
-    return Outcome("command lines", count, failures, ", ".join(f"{name} {n}" for name, n in sorted(codes.items())))
+    return Outcome(
+        "command lines", count - skip, failures, ", ".join(f"{name} {n}" for name, n in sorted(codes.items()))
+    )
 
 
 def ended(line: list[str], whole: bool) -> tuple[Any, str, str]:

@@ -15,6 +15,7 @@ from spacerl.runs.folder import RunFolder, read_arrays
 from spacerl.types import InputError, RunStopped
 
 SMALL = {"algorithm": "pcpo", "batch_size": 100, "hidden": (4,), "checkpoint_every": 2, "keep_checkpoints": 2}
+EVALUATED = {**SMALL, "evaluate_every": 2, "evaluation_episodes": 2}
 QUIET = {"progress": False, "log": ()}
 MEASURED = ("seconds_collect", "seconds_update")
 PATIENCE = 60  # seconds of computing after which something hangs, and ten times as many of waiting
@@ -70,19 +71,31 @@ def so_far(name: str, tried: int, failures: list[str]) -> None:
 
 
 def outcome_of(folder: Path) -> dict[str, Any]:
-    """Everything a run leaves that is no measurement of time, bit for bit."""
-    with open(folder / "metrics.csv", newline="") as file:
-        rows = [{key: text for key, text in row.items() if key not in MEASURED} for row in csv.DictReader(file)]
+    """Everything a run leaves that is no measurement of time, bit for bit: numbers, however they are spelled."""
     newest = RunFolder(folder).newest_update()
     arrays, *_ = RunFolder(folder).checkpoint(newest)
-    policy, _ = read_arrays(folder / "policy.safetensors", "spacerl-policy-1", "policy file")
+    policies = {}
+    for name in ("policy", "best"):
+        if (path := folder / f"{name}.safetensors").exists():
+            policy, _ = read_arrays(path, "spacerl-policy-1", "policy file")
+            policies[name] = {part: array.tobytes() for part, array in policy.items()}
     return {
-        "metrics": rows,
+        "metrics": numbers_in(folder / "metrics.csv"),
+        "evaluations": numbers_in(folder / "evaluations.csv"),
         "newest": newest,
         "checkpoint": {name: array.tobytes() for name, array in arrays.items()},
-        "policy": {name: array.tobytes() for name, array in policy.items()},
+        "policies": policies,
         "files": sorted(path.name for path in folder.iterdir() if path.suffix == ".json"),
     }
+
+
+def numbers_in(path: Path) -> list[dict[str, str]]:
+    """Rows of a table but for what was measured; a number as its bits, so that NaN is NaN."""
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{key: float(text).hex() for key, text in row.items() if key not in MEASURED} for row in rows]
 
 
 def started(command: list[str], **options: Any) -> subprocess.Popen:

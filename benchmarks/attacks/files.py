@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import spacerl
-from attacks.common import QUIET, SMALL, Outcome, complaint, outcome_of, so_far
+from attacks.common import EVALUATED, QUIET, SMALL, Outcome, complaint, outcome_of, so_far
 from spacerl.policies.files import read_policy
 from spacerl.policies.loading import load_policy
 from spacerl.runs.folder import RunFolder
@@ -326,10 +326,10 @@ def damaged_resumes(count: int, work: Path) -> Outcome:
     """Runs with a damaged file that are resumed: refused, or they end with every bit of the whole run."""
     chance, failures, went_on = random.Random(6), [], 0
     whole, ended = work / "to-resume", work / "resumed"
-    spacerl.train("point-circle", updates=6, out=whole, **SMALL, **QUIET)
+    spacerl.train("point-circle", updates=6, out=whole, **EVALUATED, **QUIET)
     spacerl.resume(shutil.copytree(whole, ended), updates=8, **QUIET)
     expected = outcome_of(ended)
-    names = ["metrics.csv", "metrics.csv", "checkpoints/update-000006.safetensors", "config.json"]
+    names = ["metrics.csv", "evaluations.csv", "metrics.csv", "checkpoints/update-000006.safetensors", "config.json"]
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         for i in range(count):
             folder, name = Path(shutil.copytree(whole, work / f"copy-{i}")), names[i % len(names)]

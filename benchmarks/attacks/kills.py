@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import spacerl
-from attacks.common import QUIET, SMALL, Outcome, outcome_of, rows_in, so_far, started
+from attacks.common import EVALUATED, QUIET, Outcome, outcome_of, rows_in, so_far, started
 
 # Kills at every file operation --------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ def kills(count: int, work: Path) -> Outcome:
     """Copies of a run before its file operations, each resumed: all must end as the run that was never stopped."""
     whole = work / "whole"
     with copied_before_every_operation(whole, work / "copies") as copies:
-        spacerl.train("point-circle", updates=20, out=whole, **SMALL, **QUIET)
+        spacerl.train("point-circle", updates=20, out=whole, **EVALUATED, **QUIET)
     expected = outcome_of(whole)
     chosen = random.Random(0).sample(copies, min(count, len(copies)))
     failures = []
@@ -83,6 +83,7 @@ def kills(count: int, work: Path) -> Outcome:
 
 POINT = ["point-circle", "--batch-size", "100", "--hidden", "4", "--checkpoint-every", "3", "--quiet"]
 RUN = [*POINT, "--algorithm", "pcpo"]
+ENDLESS = "1000000"  # updates: it is always killed
 SOON, LATER = 0.4, 40  # share of kills at any moment of a process's life; rows after which the others come
 
 
@@ -104,28 +105,31 @@ def killed_at_random(process: subprocess.Popen, rows: Callable[[], int], chance:
 def real_kills(count: int, work: Path) -> Outcome:
     """A process killed by SIGKILL at random moments and resumed, again and again; then compared with one that lived."""
     chance, failures, killed, early = random.Random(1), [], 0, 0
-    out, updates = work / "killed", LATER * count
-    settings = ["--updates", str(updates)]
+    out = work / "killed"
     began = time.monotonic()
     started(["train", *RUN, "--updates", "1", "--out", str(work / "tried")]).communicate()
     life = time.monotonic() - began
     for i in range(count):
         there = (out / "config.json").exists()
         before = rows_in(out)
-        process = started(["resume", str(out), "--quiet"] if there else ["train", *RUN, *settings, "--out", str(out)])
+        new = ["train", *RUN, "--updates", ENDLESS, "--out", str(out)]
+        process = started(["resume", str(out), "--quiet"] if there else new)
         killed += killed_at_random(process, lambda: rows_in(out), chance, life)
         early += rows_in(out) == before
         so_far("real SIGKILLs", i + 1, failures)
-    process = started(["resume", str(out), "--quiet"])
+    updates = str(rows_in(out) + LATER)
+    process = started(["resume", str(out), "--quiet", "--updates", updates])
     if process.communicate()[1] or process.returncode:
         failures.append(f"the last resume ended with code {process.returncode}")
     whole = work / "never"
-    started(["train", *RUN, *settings, "--out", str(whole)]).communicate()
+    started(["train", *RUN, "--updates", updates, "--out", str(whole)]).communicate()
     expected = outcome_of(whole)
     failures += [f"{part} differs" for part, value in outcome_of(out).items() if value != expected[part]]
-    if rows_in(out) != updates:
+    if rows_in(out) != int(updates):
         failures.append(f"{rows_in(out)} rows of {updates} updates")
-    return Outcome("real SIGKILLs", killed, failures, f"{early} of them before the process wrote a row")
+    if killed < count:
+        failures.append(f"{killed} processes were at work when they were killed")
+    return Outcome("real SIGKILLs", killed, failures, f"{early} before the process wrote a row; {updates} updates")
 
 
 def killed_sweeps(count: int, work: Path) -> Outcome:
