@@ -529,7 +529,7 @@ def test_shipped_baselines_say_what_they_are(task, make):
             found[kind] = (policy.info["J_R"], policy.info["J_C"], J_C.mean())
     finally:
         env.close()
-    assert found["cost"][1] <= 1.1 * found["near"][1] + 1.0  # on the bottleneck no two of them can be told apart
+    assert found["cost"][1] <= found["near"][1] + 1.0
     assert found["near"][1] <= found["reward"][1]
 
 
