@@ -38,7 +38,9 @@ def python_object(given: str, what: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise InputError(f"{what} '{given}': {place} has no '{part}'{nearest(part, _public(found))}")
+            there = _public(found)
+            hint = nearest(part, there) or _listed(_own(found, there))
+            raise InputError(f"{what} '{given}': {place} has no '{part}'{hint}")
         found = getattr(found, part)
     if callable(found) and is_of_standard_library(found):
         raise _standard(given, what)
@@ -146,6 +148,16 @@ def _modules(missing: str) -> list[str]:
 
 def _public(module: Any) -> list[str]:
     return [name for name in dir(module) if not name.startswith("_") and callable(getattr(module, name, None))]
+
+
+def _own(module: Any, names: list[str]) -> list[str]:
+    """Those of its names that a module or class defines and did not import."""
+    home = getattr(module, "__name__", "")
+    return [name for name in names if getattr(getattr(module, name), "__module__", None) == home]
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    return f"; it has {', '.join(names[:most])}{', ...' if len(names) > most else ''}" if names else ""
 
 
 def printable(text: str) -> str:

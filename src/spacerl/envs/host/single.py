@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -173,6 +174,8 @@ def _call(factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 
 
 def _unknown(name: str, error: Exception) -> InputError:
+    if name.endswith(".py") and Path(name).is_file():
+        return InputError(f"environment '{name}' is a file: name what makes the environment in it, as in {name}:make")
     if isinstance(error, gymnasium.error.DependencyNotInstalled):
         return InputError(f"environment '{name}' lacks a package: {_install(str(error))}")
     space = name.partition("/")[0] if "/" in name else ""
@@ -185,6 +188,11 @@ def _unknown(name: str, error: Exception) -> InputError:
     unknown = isinstance(error, gymnasium.error.UnregisteredEnv | gymnasium.error.NamespaceNotFound)
     if not unknown:
         return InputError(f"environment '{name}' cannot be built: {type(error).__name__}: {_one_line(error)}")
+    if re.fullmatch(r"Safety[A-Za-z0-9]+-v\d+", name):
+        return InputError(
+            f"environment '{name}' is one of Safety-Gymnasium, which needs Python 3.10 at most: give it as "
+            f"--env examples/safety_bridge.py:make --env-args id={name} python=PATH (docs/environments.md)"
+        )
     near = difflib.get_close_matches(name, list(gymnasium.registry), n=1, cutoff=0.4)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     return InputError(
