@@ -40,10 +40,11 @@ test: $(VENV)/test.stamp
 test-slow: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
-# Baselines of Stable-Baselines3 and TorchScript, loaded for real; torch is large and not part of the other tests.
+# Baselines of Stable-Baselines3 and TorchScript, loaded for real, and the README and the tutorials walked with one; torch
+# is large and not part of the other tests.
 test-sb3: $(VENV)/test.stamp
 	$(MAKE) install EXTRAS=sb3,torch
-	$(BIN)/python -m pytest tests/test_foreign_policies.py
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/test_foreign_policies.py tests/test_readme.py tests/test_pages.py
 
 # Weights & Biases and MLflow for real, offline.
 test-trackers: $(VENV)/test.stamp

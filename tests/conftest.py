@@ -23,6 +23,7 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="spacerl-state-")
 
 import jax
+import optax  # noqa: F401  its own jit-functions must be made before tests that compile quickly replace jax.jit
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
