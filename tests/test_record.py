@@ -142,6 +142,33 @@ def test_only_the_page_itself_gets_in(tmp_path, record):
     assert code == 0, said
 
 
+def test_a_page_that_cannot_keep_up_is_shown_the_newest_frame_and_not_all_of_them(tmp_path, record):
+    from websockets.sync.client import connect
+
+    from spacerl.rollout.demos.server import ON_THE_WAY, read_frame
+
+    recording = record("point-circle", "--out", str(tmp_path / "laps"), "--fps", "10")
+    cookie = recording.get(recording.address.partition(str(recording.port))[2]).headers["Set-Cookie"].partition(";")[0]
+    here = f"127.0.0.1:{recording.port}"
+    allowed = {"origin": f"http://{here}", "additional_headers": {"Cookie": cookie}, "proxy": None}
+    try:
+        with connect(f"ws://{here}/drive", **allowed) as page:
+            page.recv()
+            first, _ = read_frame(page.recv())
+            assert first["phase"] == "ready"
+            page.send('{"shown": 1}')
+            page.send('{"held": ["ArrowLeft"]}')
+            seconds = [read_frame(page.recv(timeout=10))[0]["seconds"] for _ in range(ON_THE_WAY)]
+            with pytest.raises(TimeoutError):
+                page.recv(timeout=0.4)
+            page.send(json.dumps({"shown": 1 + ON_THE_WAY}))
+            following = read_frame(page.recv(timeout=10))[0]
+            assert following["seconds"] > seconds[-1] + 0.3
+    finally:
+        code, said = recording.end(signal.SIGINT)
+    assert code == 0, said
+
+
 def _address_of_this_machine() -> str:
     """One that is not loopback; where there is none, one that nothing answers at."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -29,6 +29,7 @@ from spacerl.types import InputError
 ADDRESS = "127.0.0.1"
 LOCAL = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
 REPLACED = 4001  # code of a WebSocket that another page of the same browser took over from
+ON_THE_WAY = 6  # frames at most to a page that says what it has shown: enough for 50 a second over a line of 100 ms
 BEHIND = 0.25  # seconds; who is further behind does not hurry to catch up
 
 
@@ -89,6 +90,9 @@ class RecordingServer:
         self._client: Any = None
         self._pressed = asyncio.Event()
         self._drawn = asyncio.Event()
+        self._sent = 0  # frames
+        self._shown: int | None = None  # of them, where the page says so
+        self._caught_up = asyncio.Event()
         self._page = resources.files("spacerl.rollout.demos").joinpath("page.html").read_text(encoding="utf-8")
 
     async def run(self, port: int, ready: Callable[[str], Any]) -> None:
@@ -165,6 +169,8 @@ class RecordingServer:
         from websockets.exceptions import ConnectionClosed
 
         before, self._client = self._client, client
+        self._sent, self._shown = 0, None
+        self._caught_up.set()
         if before is not None:
             await before.close(REPLACED, "opened in another tab")
         try:
@@ -177,6 +183,7 @@ class RecordingServer:
         finally:
             if self._client is client:
                 self._client = None
+                self._caught_up.set()
                 self.recorder.pause()
                 self._pressed.set()
                 if self.recorder.phase != "finished":
@@ -193,6 +200,9 @@ class RecordingServer:
             return
         if not isinstance(content, dict):
             return
+        if isinstance(shown := content.get("shown"), int):
+            self._shown = shown
+            self._caught_up.set()
         if isinstance(content.get("held"), list):
             self.recorder.press(content["held"])
             self._pressed.set()
@@ -224,16 +234,26 @@ class RecordingServer:
                 self._drawn.set()
 
     async def _send(self) -> None:
-        """Newest state to the page. A slow line misses frames; it does not slow the environment down."""
+        """Newest state to the page. A slow line or a slow page misses frames: nobody drives by old ones, and the
+        environment is not slowed down."""
         while True:
             await self._drawn.wait()
+            while self._is_behind:
+                self._caught_up.clear()
+                await self._caught_up.wait()
             self._drawn.clear()
             await self._show_once()
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether a page that says what it has shown has frames waiting, which a browser keeps without end."""
+        return self._client is not None and self._shown is not None and self._sent - self._shown >= ON_THE_WAY
 
     async def _show_once(self) -> None:
         from websockets.exceptions import ConnectionClosed
 
         if self._client is not None:
+            self._sent += 1
             with contextlib.suppress(ConnectionClosed):
                 await self._client.send(frame_message(self.recorder.status(), self.recorder.picture()))
 
