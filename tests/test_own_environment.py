@@ -317,6 +317,21 @@ def test_what_was_given_to_a_baseline_is_said_and_kept(tmp_path, monkeypatch, ca
     assert kept["J_C"] > 8 * 2.0  # full power, 4 a step but for the deviation's cuts
 
 
+def test_what_a_baseline_costs_is_kept_by_name_with_each_limit(tmp_path, monkeypatch):
+    def stop(parts):
+        raise InterruptedError
+
+    monkeypatch.setattr(training, "single_program", stop)
+    costs = {"torque": toys.effort, "always": lambda obs, action, next_obs, info: 1.0}
+    settings = {**PENDULUM, "cost": costs, "cost_limit": {"torque": 30.0, "always": 7.0}, "baseline": toys.full_power}
+    with pytest.raises(InterruptedError):
+        spacerl.train(out=tmp_path / "run", **settings)
+    kept = json.loads((tmp_path / "run" / "baseline.json").read_text())
+    assert {name: cost["h_C"] for name, cost in kept["costs"].items()} == {"torque": 30.0, "always": 7.0}
+    assert kept["costs"]["always"]["J_C"] == pytest.approx(kept["episode_length"])
+    assert (kept["J_C"], kept["h_C"]) == (kept["costs"]["always"]["J_C"], 7.0)  # the one that is worst for its limit
+
+
 def test_the_learners_own_policy_in_the_environments_units_is_no_distance_away(trained, tmp_path):
     """KL 0 in the first update: observations decoded, actions scaled, both ways right."""
     given = {"task": "env:Pendulum-v1", "algorithm": "pcpo", "cost": ("none",), **train_only(TINY)}

@@ -139,6 +139,8 @@ def test_the_paths_that_start_from_stable_baselines3(workplace):
     ran = walk("docs/tutorials/own-policy.md")
     assert sum("pendulum.zip" in line for line in ran) == 2
     assert (workplace / "runs/mine/baseline.json").is_file()
+    main(["evaluate", "runs/mine", "--episodes", "2", "--trust", "--video", "film.gif", "--video-baseline"])
+    assert (workplace / "film.gif").is_file()
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import spacerl.reporting
+from chromium import chromium
 from spacerl.reporting import (
     arenas,
     data,
@@ -182,6 +183,38 @@ def test_a_pointer_is_told_the_values_that_are_drawn(tmp_path):
         assert curves[0]["py"][highest] < curves[0]["py"][lowest]  # down is larger in a drawing
     assert page.count('id="t0f0-curve0-line"') == 1  # what the button of the legend switches off
     assert '<button type="button" data-curve="0"' in page
+
+
+def test_a_browser_shows_values_switches_curves_off_and_changes_the_axis(tmp_path):
+    two_algorithms(tmp_path / "runs", seeds=1)
+    page = write_report(tmp_path / "runs", tmp_path / "out.html")
+    curve = "document.getElementById('t0f0-curve0-line').closest('svg')"
+    shown = f"[...{curve}.querySelectorAll('[id*=\"-curve0-\"]')].every(part => part.style.display !== 'none')"
+    button = "document.querySelector('button[data-curve=\"0\"]')"
+    axes = "[...new Set([...document.querySelectorAll('figure[data-axis]')].filter(f => !f.hidden)"
+    axes += ".map(f => f.dataset.axis))].join()"
+    with chromium(tmp_path / "browser") as tab:
+        tab.open(page.as_uri())
+        tab.wait("document.readyState === 'complete' && document.querySelector('svg.plot') !== null")
+        tab.evaluate(f"{curve}.scrollIntoView({{block: 'center'}})")
+        middle = f"(frame => [frame.x + frame.width / 2, frame.y + frame.height / 2])({curve}.getBoundingClientRect())"
+        x, y = tab.evaluate(middle)
+        tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        told = tab.wait("document.querySelector('.values')?.textContent")
+        assert re.fullmatch(r"SPACE \(near\): [\d.]+ at \d+\nPCPO: [\d.]+ at \d+", told)
+        assert tab.evaluate(shown)
+        tab.evaluate(f"{button}.click()")
+        assert not tab.evaluate(shown)
+        assert tab.evaluate(f"{button}.getAttribute('aria-pressed')") == "false"
+        tab.evaluate(f"{button}.click()")
+        assert tab.evaluate(shown)
+        before = tab.evaluate(axes)
+        choice = "document.querySelector('select[data-axes]')"
+        others = tab.evaluate(f"[...{choice}.options].map(o => o.value).filter(v => v !== {choice}.value)")
+        assert len(others) == 2  # environment steps and wall time
+        for other in others:
+            tab.evaluate(f"{choice}.value = '{other}'; {choice}.dispatchEvent(new Event('change'))")
+            assert tab.evaluate(axes) == other != before
 
 
 def test_the_data_can_be_downloaded(tmp_path):
