@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from spacerl.envs.asked import action_of_shape, can_render, known_render_mode, require_reset
 from spacerl.envs.tasks import task_named
 from spacerl.types import DrawableEnv
 
@@ -32,12 +33,10 @@ class TaskGymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  as Gymnasium declares it
 
     def __init__(self, task: DrawableEnv, render_mode: str | None = None) -> None:
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode {render_mode!r} is unknown; use 'rgb_array', or None to draw nothing")
         if len(task.spec.cost_names) != 1:
             raise ValueError(f"info['cost'] is one number, but {task.spec.name} has the costs {task.spec.cost_names}")
         self.task = task
-        self.render_mode = render_mode
+        self.render_mode = known_render_mode(render_mode, self.metadata["render_modes"])
         low, high = (np.array(bound, np.float32) for bound in (task.spec.action.low, task.spec.action.high))
         self.action_space = spaces.Box(low, high, dtype=np.float32)
         self.observation_space = spaces.Box(-np.inf, np.inf, task.spec.obs_shape, np.float32)
@@ -57,11 +56,8 @@ class TaskGymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         return obs, {"cost": 0.0}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        if not self._started:
-            raise gymnasium.error.ResetNeeded("call reset() before the first step()")
-        action = np.asarray(action, np.float32)
-        if action.shape != self.action_space.shape:
-            raise ValueError(f"an action has the shape {self.action_space.shape}, this one has {action.shape}")
+        require_reset(self._started, "the first step()")
+        action = action_of_shape(action, self.action_space.shape, np.float32)
         step = self._advance(action)
         self._rewards.append(step.reward)
         self._costs.append(step.cost)
@@ -72,11 +68,8 @@ class TaskGymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def render(self) -> np.ndarray | None:
         """The episode so far, uint8: the robot, where it has been, and the sums of reward and cost."""
-        if self.render_mode is None:
-            gymnasium.logger.warn("render() needs a render mode; pass render_mode='rgb_array' to gymnasium.make")
+        if not can_render(self.render_mode, self._started):
             return None
-        if not self._started:
-            raise gymnasium.error.ResetNeeded("call reset() before render()")
         try:
             from spacerl.envs.drawing import Scene
         except ImportError as error:

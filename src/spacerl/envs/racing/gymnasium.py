@@ -21,6 +21,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import EzPickle
 
+from spacerl.envs.asked import action_of_shape, can_render, known_render_mode, require_reset
+
 MISSING = "car racing needs Box2D and pygame: pip install 'spacerl[car-racing]'"
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 try:
@@ -62,8 +64,7 @@ class CarRacingEnv(original.CarRacing):
         frame_penalty: float = 0.1,
         lap_complete_percent: float = 0.95,
     ) -> None:
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode {render_mode!r} is unknown; use 'rgb_array', or None to draw nothing")
+        known_render_mode(render_mode, self.metadata["render_modes"])
         if cost not in COSTS:
             raise ValueError(f"cost is {cost!r}: allowed are 'frames' and 'presses'")
         if not (np.isfinite(frame_penalty) and 0 < lap_complete_percent <= 1):
@@ -89,8 +90,7 @@ class CarRacingEnv(original.CarRacing):
         gymnasiums: Any = super()
         if action is None:  # its reset takes a step without an action
             return gymnasiums.step(None)
-        if not self._started:
-            raise gymnasium.error.ResetNeeded("call reset() before the first step()")
+        require_reset(self._started, "the first step()")
         chosen = self._chosen(action)
         obs, reward, terminated, truncated, info = gymnasiums.step(np.array(chosen))
         self.reward -= self.frame_penalty - 0.1
@@ -108,18 +108,12 @@ class CarRacingEnv(original.CarRacing):
             if not self.action_space.contains(action):
                 raise gymnasium.error.InvalidAction(f"action {action!r} is unknown: allowed are 0 to 11")
             return one_of_twelve(int(action))
-        action = np.asarray(action, np.float64)
-        if action.shape != (3,):
-            raise ValueError(f"an action has the shape (3,), this one has {action.shape}")
-        return driven(action)
+        return driven(action_of_shape(action, (3,), np.float64))
 
     def render(self) -> np.ndarray | None:
         """The larger image that Gymnasium draws, (400, 600, 3) bytes."""
-        if self.render_mode is None:
-            gymnasium.logger.warn("render() needs a render mode; pass render_mode='rgb_array' to gymnasium.make")
+        if not can_render(self.render_mode, self._started):
             return None
-        if not self._started:
-            raise gymnasium.error.ResetNeeded("call reset() before render()")
         return self._render("rgb_array")
 
     def _render(self, mode: str) -> Any:

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from spacerl.envs.asked import action_of_shape, can_render, known_render_mode, require_reset
 from spacerl.envs.traffic.bottleneck import Bottleneck
 from spacerl.envs.traffic.grid import Grid
 from spacerl.envs.traffic.remote import RemoteScenario
@@ -31,11 +32,9 @@ class TrafficEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     scenario_type: ClassVar[type[Scenario]]
 
     def __init__(self, render_mode: str | None = None, window: bool = False, **settings: Any) -> None:
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode {render_mode!r} is unknown; use 'rgb_array', or None to draw nothing")
         require_sumo()
         checked = read_settings(self.scenario_type.settings_type, settings)
-        self.render_mode = render_mode
+        self.render_mode = known_render_mode(render_mode, self.metadata["render_modes"])
         self.scenario: Scenario | RemoteScenario = self.scenario_type(checked)
         size = self.scenario.action_size
         low, high = self.scenario.action_low, self.scenario.action_high
@@ -57,11 +56,8 @@ class TrafficEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         return self.scenario.begin(int(self.np_random.integers(2**31 - 1))), {"cost": 0.0}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        if not self._started:
-            raise gymnasium.error.ResetNeeded("call reset() before the first step()")
-        action = np.asarray(action, np.float64)
-        if action.shape != self.action_space.shape:
-            raise ValueError(f"an action has the shape {self.action_space.shape}, this one has {action.shape}")
+        require_reset(self._started, "the first step()")
+        action = action_of_shape(action, self.action_space.shape, np.float64)
         step = self.scenario.advance(action)
         self._steps += 1
         self._reward += step.reward
@@ -79,11 +75,8 @@ class TrafficEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def render(self) -> np.ndarray | None:
         """The roads from above with vehicles and lights, and the sums of reward and cost, uint8."""
-        if self.render_mode is None:
-            gymnasium.logger.warn("render() needs a render mode; pass render_mode='rgb_array' to gymnasium.make")
+        if not can_render(self.render_mode, self._started):
             return None
-        if not self._started:
-            raise gymnasium.error.ResetNeeded("call reset() before render()")
         from spacerl.envs.traffic.drawing import Scene, traffic_frame
 
         roads, moment = self.scenario.roads(), self.scenario.moment()
