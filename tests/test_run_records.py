@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from spacerl.reporting import write_report
-from spacerl.runs.folder import RunFolder, is_reportable, is_run
+from spacerl.runs.folder import RunFolder, is_reportable, is_run, write_arrays
 from spacerl.runs.records import read_run, read_runs
 from support.run_folders import circle_trajectories, groups_in, two_algorithms, write_run
 
@@ -172,3 +173,18 @@ def test_runs_of_earlier_versions_are_seeds_of_the_same_setting(tmp_path, algori
     assert group.seeds == (0, 1, 2)
     assert group.differing == {}
     assert "format" not in write_report(tmp_path, tmp_path / "out.html").read_text().split("</style>")[1]
+
+
+def test_equal_arrays_and_facts_are_equal_files(tmp_path):
+    """The safetensors library writes metadata in another order each time."""
+    facts = {f"fact {i}": str(i) for i in range(12)}
+    contents = set()
+    for order in (1, -1) * 3:
+        path = tmp_path / "some.safetensors"
+        write_arrays(path, {"a": np.arange(3.0), "b": np.float32(2.0)}, dict(list(facts.items())[::order]))
+        contents.add(path.read_bytes())
+    assert len(contents) == 1
+    with safe_open(path, framework="numpy") as file:
+        assert file.metadata() == facts
+        np.testing.assert_array_equal(file.get_tensor("a"), np.arange(3.0))
+        assert file.get_tensor("b") == 2.0

@@ -13,7 +13,7 @@ import dataclasses
 import difflib
 import math
 import signal
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ class RunInterrupted(KeyboardInterrupt):
         self.number = number
 
 
-def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> InputError:
-    allowed = list(allowed)
-    small = {name.lower(): name for name in reversed(allowed)}  # capitals make a word no other one
+def unknown_name(kind: str, given: str, allowed: Collection[str]) -> InputError:
+    small = {name.lower(): name for name in allowed}  # capitals make a word no other one
     near = difflib.get_close_matches(given.lower(), small, n=1, cutoff=0.4)
     hint = f"; did you mean '{small[near[0]]}'?" if near else ""
     return InputError(f"unknown {kind} '{given}': allowed are {', '.join(allowed)}{hint}")

@@ -369,7 +369,17 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], info: dict[str, str]
     from safetensors.numpy import save
 
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # keeps scalars scalars
-    write_atomically(path, save(contiguous, metadata=info))
+    write_atomically(path, _with_sorted_metadata(save(contiguous, metadata=info)))
+
+
+def _with_sorted_metadata(content: bytes) -> bytes:
+    """A safetensors file whose metadata is in order: the library's order is random, and equal files should be equal."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def read_arrays(path: Path, expected: str, kind: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
