@@ -343,6 +343,12 @@ def test_a_function_that_gives_a_class_is_told_to_make_one_of_it():
         ((), "`spacerl --help` says what each does"),
         (("train", "point-circle", "--algorithm", "PPOLag"), "nearest to it here is trpo-lagrangian; `spacerl"),
         (("train", "point-circle", "--algorithm", "SPACE"), "did you mean 'space'?"),
+        (("train", "--task", "point-circle"), "the task comes first, as in `spacerl train point-circle`"),
+        (("train", "point-circle", "--gpu"), "unknown option --gpu: here it is --device, with gpu"),
+        (("record", "Pendulum-v1"), "unknown task 'Pendulum-v1': allowed are point-circle"),
+        (("check-env", "Pendulum-v1", "--cost", "effort"), "; the key 'effort' of info is info:effort"),
+        (("check-env", "Pendulum-v1", "--cost", "info:a,info:b"), "several costs are given with spaces between them"),
+        (("train", "point-circle", "--baseline", str(Path(__file__))), "name the function in it, as in"),
         (
             ("train", "point-circle", "--algorithm", "trpo", "--log", "none"),
             "to log to none of them, give --log without a name (log=() in Python)",
@@ -353,6 +359,42 @@ def test_words_of_other_libraries_and_slips_are_answered_with_ours(capsys, given
     told = refused(capsys, *given)
     assert said in told
     assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--seed", "1.5"), "--seed is '1.5': allowed is a whole number"),
+        (("--delta=much",), "--delta is 'much': allowed is a number"),
+        (("--workers", "many"), "--workers is 'many': allowed is a whole number or auto"),
+        (("--hidden", "64,64"), "--hidden is '64,64': allowed are whole numbers with spaces between them, as in"),
+        (("--hidden", "8", "x"), "--hidden is '8 x': allowed are whole numbers"),
+        (("--seed",), "--seed was given without a value"),
+        (("--projection", "k1"), "--projection is 'k1': allowed are kl, l2; did you mean 'kl'?"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_told_with_what_is_allowed(capsys, given, said):
+    told = refused(capsys, "train", "point-circle", "--algorithm", "pcpo", *given)
+    assert said in told
+    assert len(told.splitlines()) == 1
+    assert "pars" not in told
+
+
+def test_a_value_that_may_be_left_out_is_told_as_any_other(capsys):
+    assert "--updates is 'x': allowed is a whole number\n" in refused(capsys, "resume", "run", "--updates", "x")
+
+
+def test_a_run_folder_that_is_not_there_names_the_nearest(capsys):
+    made(Path("runs/pendulum"), task="point-circle")
+    assert "'runs/pendlum' does not exist; did you mean 'runs/pendulum'?" in refused(capsys, "evaluate", "runs/pendlum")
+    assert refused(capsys, "export", "runs/xyz", "policy.py").endswith("run folder 'runs/xyz' does not exist\n")
+
+
+def test_help_is_also_a_word(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["help"])
+    assert not stop.value.code
+    assert "check-env" in capsys.readouterr().out
 
 
 def test_settings_of_other_libraries_are_answered_with_ours():
@@ -404,6 +446,13 @@ def test_missing_packages_are_named_with_what_installs_them(monkeypatch):
     monkeypatch.setattr(gymnasium, "make", needs_box2d)
     with pytest.raises(InputError, match=r'install it with `pip install swig && pip install "gymnasium\[box2d\]"`'):
         construct(Recipe("LunarLander-v3", ()))
+
+    def needs_imageio(*_, **__):
+        raise ModuleNotFoundError("No module named 'imageio'", name="imageio")
+
+    monkeypatch.setattr(gymnasium, "make", needs_imageio)
+    with pytest.raises(InputError, match=r'lacks the package imageio: install it with `.*"gymnasium\[mujoco\]"`'):
+        construct(Recipe("HalfCheetah-v4", ()))
 
 
 def test_training_without_a_baseline_says_which_there_are(capsys):

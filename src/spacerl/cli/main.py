@@ -6,6 +6,7 @@ Of other signals than Ctrl-C it is 128 and their number: 143 for SIGTERM, 129 fo
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import os
 import re
@@ -111,7 +112,7 @@ def named(arguments: list[str]) -> tuple[str, list[str]]:
     if not arguments:
         names = ", ".join(COMMANDS)
         raise InputError(f"no command was given: allowed are {names}; `spacerl --help` says what each does")
-    if arguments[0] in ("-h", "--help", HELP_ALL):
+    if arguments[0] in ("-h", "--help", "help", HELP_ALL):
         show_commands()
     if arguments[0] in ("--version", "-V"):
         show_version()
@@ -156,17 +157,45 @@ def explained(text: str, command: str) -> str:
         return f"{command} needs " + " and ".join(f"{name} ({what.rstrip('.')})" for name, _, what in parts)
     unknown = re.match(r"Unrecognized options?: ([^\s,=]+)", sentence)
     if not unknown:
-        return sentence
+        return value_in_words(sentence)
     given, trains = unknown[1], issubclass(COMMANDS[command], training.Train)
     if not given.startswith("-"):
         return f"'{given}' is one word too many: `spacerl {command} --help` shows what may be given"
     if owners := owners_of(given):
         return f"{given} is not an option of the algorithm: it belongs to {', '.join(owners)} (--algorithm)"
+    if trains and given.partition("=")[0] == "--task":
+        return f"unknown option --task: the task comes first, as in `spacerl {command} point-circle`"
     if trains and (here := known_elsewhere(given, option=True)):
         return f"unknown option {given}: here it is {here}"
     near = sentence.partition("Perhaps you meant: ")[2].split()
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"unknown option {given}: `spacerl {command} {HELP_ALL if trains else '--help'}` lists all{hint}"
+
+
+def value_in_words(sentence: str) -> str:
+    """Of a value that cannot be read: what was given, and what is allowed."""
+    if missing := re.match(r"Missing argument Missing value for argument '([^']+)'", sentence):
+        return f"{missing[1]} was given without a value"
+    if choice := re.match(r"invalid choice '(.*)' for argument '([^']+)'\. Expected one of \((.*)\)", sentence):
+        given, option, allowed = choice.groups()
+        return value_refused(option, given, re.findall(r"'([^']*)'", allowed))
+    read = re.match(r"Error parsing (--[\w-]+): (.*)", sentence)
+    several = read and re.search(r"arguments: \[(.*)\]", read[2])
+    single = read and re.search(r"(?:from \[|base 10: |to float: )'(.*?)'", read[2])
+    if read and several:  # options of several values take whole numbers, but for those that read their texts themselves
+        given = several[1].replace("', '", " ").strip("'")
+        return f"{read[1]} is '{given}': allowed are whole numbers with spaces between them, as in {read[1]} 64 64"
+    if not (read and single):
+        return sentence
+    words = re.findall(r"choices \('(\w+)',\)", read[2])
+    kind = "a number" if "to float" in read[2] else "a whole number"
+    return f"{read[1]} is '{single[1]}': allowed is {' or '.join([kind, *(word for word in words if word != 'None')])}"
+
+
+def value_refused(option: str, given: str, allowed: list[str]) -> str:
+    near = difflib.get_close_matches(given, allowed, n=1, cutoff=0.4)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"{option} is '{given}': allowed are {', '.join(allowed)}{hint}"
 
 
 def one_sentence(text: str) -> str:

@@ -172,7 +172,7 @@ class BaselineMake:
         task, limit, _ = settings.pop("task"), settings.pop("cost_limit"), settings.pop("env")
         if task is None:
             raise InputError("no task was given: `spacerl tasks` lists them")
-        task_named(task)
+        task_named(task, only=True)
         usual, options = defaults_for(Words(task, settings["algorithm"], settings["preset"]), BASELINE_DEFAULTS)
         known = {**usual, **options, "rollout_length": usual["rollout_length"] or None}
         changed = {name: value for name, value in settings.items() if value != known.get(name)}

@@ -260,12 +260,13 @@ def preset_settings(task: str | None, preset: str) -> dict[str, Any]:
     return {**(OWN_ENVIRONMENT if task is None else TASKS[task].settings), **PRESETS[preset]}
 
 
-def task_named(name: str) -> Task:
-    """The row of a task whose environment exists."""
+def task_named(name: str, only: bool = False) -> Task:
+    """The row of a task whose environment exists. `only` where an environment of the user's cannot be given instead."""
     if name not in TASKS:
         unknown = unknown_name("task", name, TASKS)
-        if re.search(r"-v\d+$|[:/]", name):
-            raise InputError(f"{unknown}; your own environment is not a task: give it as --env {name} (env= in Python)")
+        if re.search(r"-v\d+$|[:/]", name) and not only:
+            said = str(unknown).partition("; did you mean")[0]
+            raise InputError(f"{said}; your own environment is not a task: give it as --env {name} (env= in Python)")
         raise unknown
     task = TASKS[name]
     if not task.available:

@@ -82,6 +82,8 @@ def locate(given: str, task: str, which: str = "last") -> Path:
                 f"run '{given}' has no best policy: one is kept from its first evaluation on (--evaluate-every)"
             )
         return RunFolder(path).best_path if which == "best" else path / "policy.safetensors"
+    if path.is_file() and path.suffix == ".py":
+        raise InputError(f"baseline '{given}' is a file of Python: name the function in it, as in {given}:policy")
     if path.is_file():
         return path
     raise unknown_name(

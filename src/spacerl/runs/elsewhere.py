@@ -37,6 +37,8 @@ ELSEWHERE: dict[str, str] = {
     "norm_obs": "normalise-observations",
     "tensorboard_log": "log",
     "track": "log, with wandb",
+    "gpu": "device, with gpu",
+    "cuda": "device, with gpu",
     "verbose": "quiet, for none",
     "policy": "baseline, where it is the one to start from, and hidden for a network",
 }

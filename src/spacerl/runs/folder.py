@@ -7,6 +7,7 @@ environment.json  evaluations.csv  best.safetensors  baseline.json  trajectories
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 import os
@@ -141,6 +142,12 @@ class RunFolder:
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
         folder = cls(path)
+        if not folder.path.exists():
+            beside = folder.path.parent
+            there = [each.name for each in beside.iterdir() if is_run(each)] if beside.is_dir() else []
+            near = difflib.get_close_matches(folder.path.name, sorted(there), n=1, cutoff=0.4)
+            hint = f"; did you mean '{beside / near[0]}'?" if near else ""
+            raise InputError(f"run folder '{path}' does not exist{hint}")
         if not is_run(folder.path):
             raise InputError(f"'{path}' is not a run folder: it has no config.json (`spacerl train --out` makes one)")
         return folder

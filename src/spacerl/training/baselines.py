@@ -45,7 +45,7 @@ def make_baseline(
     if kind not in KINDS:
         raise unknown_name("baseline kind", kind, KINDS)
     require_new_file(out)
-    own = float(task_named(task).settings["cost_limit"])
+    own = float(task_named(task, only=True).settings["cost_limit"])
     limit = cost_limit if cost_limit is not None else own * LIMIT_FACTORS[kind]
     algorithm = "pretrain" if settings.get("baseline") else "pcpo"
     chosen = USUAL | {"algorithm": algorithm} | dict(settings) | {"task": task, "cost_limit": limit}

@@ -32,7 +32,8 @@ def named_sources(given: Any) -> Named:
     names = [name for name, _ in pairs]
     for name, source in pairs:
         if not re.fullmatch(r"[A-Za-z_][\w-]*", str(name)):
-            raise InputError(f"cost '{name}' is not a usable name: letters, digits, '_' and '-' are allowed")
+            hint = "; several costs are given with spaces between them" if "," in str(name) else ""
+            raise InputError(f"cost '{name}' is not a usable name: letters, digits, '_' and '-' are allowed{hint}")
         if len(names) > 1 and name in ("error", "reward", "divergence"):
             raise InputError(f"cost '{name}' has a name that a column of the metrics has already: give it another")
         if names.count(name) > 1:
@@ -64,9 +65,10 @@ def _require_known(source: str) -> None:
         return
     if source in ("info", "step", "none", AUTOMATIC) or names_python(source):
         return
+    hint = f"; the key '{source}' of info is info:{source}" if source.isidentifier() else ""
     raise InputError(
         f"cost '{source}' is unknown: allowed are info, info:KEY, info:KEY=0, step, none, FILE.py:FUNCTION and "
-        "MODULE:FUNCTION"
+        f"MODULE:FUNCTION{hint}"
     )
 
 

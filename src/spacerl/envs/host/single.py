@@ -89,7 +89,7 @@ def construct(recipe: Recipe, render_mode: str | None = None) -> Any:
         env = _constructed(recipe.env, arguments)
     except InputError:
         raise
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise _unknown(recipe.name, error) from error
     except Exception as error:
         raise InputError(
@@ -178,6 +178,10 @@ def _unknown(name: str, error: Exception) -> InputError:
         return InputError(f"environment '{name}' is a file: name what makes the environment in it, as in {name}:make")
     if isinstance(error, gymnasium.error.DependencyNotInstalled):
         return InputError(f"environment '{name}' lacks a package: {_install(str(error))}")
+    if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(name)):
+        return InputError(
+            f"environment '{name}' lacks the package {error.name}: install it with `pip install \"gymnasium[{extra}]\"`"
+        )
     space = name.partition("/")[0] if "/" in name else ""
     if isinstance(error, gymnasium.error.NamespaceNotFound) and space in NAMESPACES:
         package, module = NAMESPACES[space]
@@ -202,6 +206,13 @@ def _unknown(name: str, error: Exception) -> InputError:
 
 # Environments that other packages register: what to install, and what to import.
 NAMESPACES = {"ALE": ('"gymnasium[atari]"', "ale_py")}
+
+
+def _extra_of(name: str) -> str:
+    """The extra of Gymnasium that one of its own environments needs."""
+    entry = getattr(gymnasium.registry.get(name), "entry_point", "")
+    family = re.match(r"gymnasium\.envs\.(mujoco|box2d|classic_control|toy_text)[.:]", str(entry))
+    return family[1].replace("_", "-") if family else ""
 
 
 def _install(said: str) -> str:

@@ -61,7 +61,7 @@ KEY_MAPS: Mapping[str, KeyMap] = {"car-racing": CAR, "point-circle": POINT, "poi
 
 def keys_of(task: str) -> KeyMap:
     """The keys of a task that can be driven by hand."""
-    task_named(task)
+    task_named(task, only=True)
     if task not in KEY_MAPS:
         raise InputError(f"task '{task}' cannot be driven with keys: allowed are {', '.join(KEY_MAPS)}")
     return KEY_MAPS[task]

@@ -30,7 +30,7 @@ COMMANDS = ("pause", "discard", "save", "finish")
 
 def task_env(task: str) -> gymnasium.Env:
     """The task as Gymnasium knows it, which draws itself; time limit included."""
-    row = task_named(task)
+    row = task_named(task, only=True)
     if row.gymnasium_id is None:
         raise InputError(f"task '{task}' is not an environment of Gymnasium's kind: it cannot be driven step by step")
     import spacerl.envs  # noqa: F401  registers the ids
