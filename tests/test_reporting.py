@@ -408,6 +408,15 @@ def test_cost_figure_draws_limit_band_and_baseline(tmp_path):
     assert {text.get_text() for text in axes.texts} == {"h_C 5", "π_B near"}
 
 
+def test_cost_figure_marks_what_is_tolerated_above_the_limit(tmp_path):
+    write_run(tmp_path / "run", limit=0.0, cost_tolerance=16.0)
+    groups = groups_in(tmp_path)
+    axes = figures.cost_figure(groups, palette.group_styles(groups)).axes[0]
+    assert {"h_C 0", "tolerated 16"} <= {text.get_text() for text in axes.texts}
+    (zone,) = axes.patches
+    assert zone.get_y() == 16.0
+
+
 def test_divergence_axis_is_logarithmic_when_the_span_is_large(tmp_path):
     write_run(tmp_path / "wide" / "run")
     write_run(tmp_path / "narrow" / "run", columns={"J_D": np.linspace(3, 9, 40), "h_D": np.full(40, 5.0)})

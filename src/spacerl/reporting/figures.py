@@ -86,15 +86,20 @@ def cost_figure(
     limit: str = "h_C",
     axis: str = "update",
 ) -> Figure:
-    """J_C over updates, its threshold h_C dashed, the violating zone above it tinted, pi_B's own J_C dotted."""
+    """J_C over updates, its threshold h_C dashed and what is tolerated above it too, the zone beyond tinted, and pi_B's
+    own J_C dotted."""
     name = value.removeprefix("J_C").removeprefix("_")
     figure = curve_figure(groups, styles, value, f"J_C, {name or 'cost'} per episode", axis)
     axes = figure.axes[0]
     thresholds = sorted({round(mean(group.curve(limit)), 9) for group in groups if group.has(limit)})
     levels = [(threshold, f"h_C {threshold:g}", UNSAFE) for threshold in thresholds]
+    highest = max(thresholds, default=0.0)
+    if thresholds and (tolerance := max(group.tolerance for group in groups)):
+        highest += tolerance
+        levels.append((highest, f"tolerated {highest:g}", UNSAFE))
     _mark_levels(axes, levels + _baseline_levels(groups, value))
     if thresholds:
-        axes.axhspan(thresholds[-1], axes.get_ylim()[1], color=UNSAFE, alpha=0.08, linewidth=0, zorder=0)
+        axes.axhspan(highest, axes.get_ylim()[1], color=UNSAFE, alpha=0.08, linewidth=0, zorder=0)
     return figure
 
 

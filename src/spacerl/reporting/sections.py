@@ -25,7 +25,10 @@ FIRST_AXIS = "update"
 CAPTIONS = {
     "reward": ("Reward", "J_R. Dotted: what the baseline itself earns."),
     "return": ("Return", "Undiscounted reward of an episode, as other libraries count it. Dotted: the baseline's."),
-    "cost": ("Cost", "J_C. Dashed: the limit h_C; the tinted zone above it is a violation."),
+    "cost": (
+        "Cost",
+        "J_C. Dashed: the limit h_C, and what is tolerated above it; the zone beyond is tinted.",
+    ),
     "violation": ("Cumulative violation", "Sum of max(0, J_C − h_C) so far. Flat is good."),
     "reward against violation": ("Reward against violation", "What each reward cost. Up and to the left is better."),
     "divergence": ("Distance from the baseline", "J_D per episode; short dashes: its threshold h_D."),
