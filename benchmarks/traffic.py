@@ -73,6 +73,7 @@ ROWS = (
     Row("space", "near", delta=1e-2),
     Row("space", "near", start="baseline"),
     Row("space", "rule"),
+    Row("space", "rule", delta=1e-2),
     Row("space-printed", "near", "kl"),
     Row("f-pcpo", "near"),
     Row("f-cpo", "near"),
