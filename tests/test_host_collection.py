@@ -490,6 +490,18 @@ def test_rows_are_those_of_one_episode_or_quarters_more():
         assert rollout.valid.all(), "episodes of full length need no padding"
 
 
+def test_whole_episodes_side_by_side_stay_where_they_are():
+    rollout = pack(a_recording(np.random.default_rng(3), [10] * 5), 5, 10)
+    there = Recording(*(getattr(rollout, name) for name in Recording._fields[:-1]), [(i, 0, 10) for i in range(5)])
+    again = pack(there, 5, 10)
+    assert all(getattr(again, name) is getattr(rollout, name) for name in Recording._fields[:-1])
+    assert again.valid.all()
+    for moved in (there._replace(episodes=there.episodes[::-1]), there._replace(episodes=there.episodes[:4])):
+        again = pack(moved, 5, 10)
+        assert again.obs is not rollout.obs
+        assert again.valid.sum() == 10 * len(moved.episodes)
+
+
 def test_next_observations_nobody_asked_for_cost_nothing():
     recording = a_recording(np.random.default_rng(0), [3, 4])
     rollout = pack(recording._replace(next_obs=recording.next_obs[:0]), 2, 4)

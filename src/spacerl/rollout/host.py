@@ -235,11 +235,20 @@ def pack(recording: Recording, columns: int, length: int) -> Rollout:
         heights[column] += stop - start
     quarter = max(1, math.ceil(length / 4))
     rows = length + math.ceil(max(0, int(heights.max()) - length) / quarter) * quarter
+    # Whole episodes, each in a lane of its own, are in place already.
+    in_place = (
+        len(placed) == columns
+        and recording.obs.shape[:2] == (rows, columns)
+        and all((lane, start, stop) == (column, row, rows) for lane, start, stop, column, row in placed)
+    )
     packed: dict[str, Any] = {}
     for name in ("obs", "action", "next_obs", "reward", "cost", "terminated", "truncated"):
         array = getattr(recording, name)
         if not len(array):
             packed[name] = packed["obs"]  # next_obs, which nobody asked for
+            continue
+        if in_place:
+            packed[name] = array
             continue
         packed[name] = np.zeros((rows, columns, *array.shape[2:]), array.dtype)
         for lane, start, stop, column, row in placed:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -77,22 +77,11 @@ SEEN_FROM, SEEN = _segments(OBSERVED)
 CONTROLLED_FROM, ACTIONS = _segments(CONTROLLED)
 
 
-class _Lane(NamedTuple):
-    """Where the segments of one lane are in an array."""
-
-    first: int
-    segments: int
-    apart: int
-    length: float  # m
-
-    def segment(self, position: float) -> int:
-        return self.first + min(int(position / self.length * self.segments), self.segments - 1) * self.apart
-
-
-def _lanes(numbers: dict[str, int], begins: dict[str, int]) -> dict[str, _Lane]:
-    """Of every lane by SUMO's name for it."""
+def _lanes(numbers: dict[str, int], begins: dict[str, int]) -> dict[str, tuple[float, int, tuple[int, ...]]]:
+    """Of every lane by SUMO's name for it: its length, m, how many segments it has, and where they are in an array.
+    Plain tuples, which Python takes apart quickest. On a network of the user's a lane may be longer."""
     return {
-        f"{edge}_{lane}": _Lane(begins[edge] + lane, count, LANES[edge], LENGTHS[edge])
+        f"{edge}_{lane}": (LENGTHS[edge], count, tuple(begins[edge] + lane + i * LANES[edge] for i in range(count)))
         for edge, count in numbers.items()
         for lane in range(LANES[edge])
     }
@@ -199,13 +188,14 @@ class Bottleneck(Scenario):
 
     def command(self, action: Action) -> None:
         """Shift the speed limit of every autonomous vehicle in a controlled segment; elsewhere it is the road's."""
-        limits = {}
-        for name, road, position in zip(self._seen.names, self._seen.lane, self._seen.position, strict=True):
-            if not _is_autonomous(name):
-                continue
-            limit, lane, told = SPEED_LIMIT, CONTROLLED_LANES.get(road), self._limit.get(name)
+        limits, (names, roads, positions, _) = {}, self._seen
+        for i in [i for i, name in enumerate(names) if name[0] == "a"]:  # `_is_autonomous` without a call
+            name, limit = names[i], SPEED_LIMIT
+            lane, told = CONTROLLED_LANES.get(roads[i]), self._limit.get(name)
             if lane is not None:
-                change = action(lane.segment(position))
+                length, segments, places = lane
+                segment = int(positions[i] / length * segments)
+                change = action(places[segment if segment < segments else -1])
                 limit = min(max((SPEED_LIMIT if told is None else told) + change, LEAST_SPEED), SPEED_LIMIT)
             if limit != told:
                 self.api.vehicle.setMaxSpeed(name, limit)
@@ -229,13 +219,14 @@ class Bottleneck(Scenario):
         """Numbers of human drivers and of autonomous vehicles in every lane-segment, their mean speeds, the outflow."""
         count: dict[int, int] = {}
         total: dict[int, float] = {}
+        lane_of = SEEN_LANES.get
         for name, road, position, speed in zip(*self._seen, strict=True):
-            lane = SEEN_LANES.get(road)
+            lane = lane_of(road)
             if lane is None:
                 continue
-            first, segments, apart, length = lane  # what its method does, and `_is_autonomous`, without a call
+            length, segments, places = lane
             segment = int(position / length * segments)
-            index = first + (segment if segment < segments else segments - 1) * apart
+            index = places[segment if segment < segments else -1]
             if name[0] == "a":
                 index += SEEN
             if index in count:

@@ -222,9 +222,9 @@ class Grid(Scenario):
         """Speeds, distances and edge numbers of the vehicles nearest to each stop line; density and mean speed of every
         edge; timer, direction and yellow of every light."""
         out: Any = obs.data  # quicker for single numbers than the array
-        edges, slots = len(self.layout.edges), OBSERVED * len(self._approach)
+        edges, slots, lane_of = len(self.layout.edges), OBSERVED * len(self._approach), self._lane.get
         for name, vehicles in self._by_lane().items():
-            lane = self._lane.get(name)
+            lane = lane_of(name)
             if lane is None:  # inside a crossing
                 continue
             density, slot, length, number, per_vehicle = lane
@@ -247,11 +247,12 @@ class Grid(Scenario):
     def _by_lane(self) -> dict[str, list[tuple[float, float]]]:
         """Place, m, and speed, m/s, of all vehicles."""
         lanes: dict[str, list[tuple[float, float]]] = {}
-        for name, position, speed in zip(self._seen.lane, self._seen.position, self._seen.speed, strict=True):
+        seen = self._seen
+        for name, vehicle in zip(seen.lane, zip(seen.position, seen.speed, strict=True), strict=True):
             if name in lanes:
-                lanes[name].append((position, speed))
+                lanes[name].append(vehicle)
             else:
-                lanes[name] = [(position, speed)]
+                lanes[name] = [vehicle]
         return lanes
 
     # drawings
