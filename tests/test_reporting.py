@@ -34,7 +34,7 @@ from spacerl.reporting import (
 )
 from spacerl.reporting.groups import by_task
 from spacerl.reporting.remarks import remarks
-from spacerl.reporting.tables import evaluation_cells
+from spacerl.reporting.tables import course_cells, evaluation_cells
 from spacerl.reporting.text import number_text, symbols
 from support.run_folders import circle_trajectories, gather_trajectories, groups_in, two_algorithms, write_run
 
@@ -261,6 +261,24 @@ def test_every_cost_is_shown_by_its_name_with_its_own_limit(tmp_path):
     assert (row.cost_end.mean, row.limit_end, row.within_limit) == (44.0, 20.0, False)
     levels = figures._baseline_levels(groups_in(tmp_path / "runs"), "J_C_hull")
     assert [(height, name) for height, name, _ in levels] == [(1.5, "π_B near")]
+
+
+def test_every_cost_at_the_last_update_has_its_name(tmp_path):
+    hull, fuel = np.linspace(9, 2, 40), np.linspace(3, 17, 40)
+    write_run(tmp_path / "runs" / "a", columns=HULL_AND_FUEL | {"J_C_hull": hull, "J_C_fuel": fuel})
+    (row,) = summary_table(groups_in(tmp_path / "runs"))
+    assert course_cells(row, [])["J_C at the last"] == "hull 2.00; fuel 17.0"
+
+
+def test_updates_are_whole_numbers_on_their_axis(tmp_path):
+    for updates in (1, 2, 3):
+        write_run(tmp_path / str(updates) / "a", updates=updates)
+        groups = groups_in(tmp_path / str(updates))
+        axes = figures.reward_figure(groups, palette.group_styles(groups)).axes[0]
+        left, right = axes.get_xlim()
+        shown = [tick for tick in axes.get_xticks() if left <= tick <= right]
+        assert shown
+        assert all(tick == round(tick) for tick in shown)
 
 
 def test_a_run_that_switches_between_its_costs_is_not_averaged_over_their_limits(tmp_path):

@@ -181,7 +181,7 @@ def _panel(x_label: str, y_label: str) -> tuple[Figure, Axes]:
         axes.tick_params(length=2.5)
         axes.margins(x=0.015)
         if x_label == AXES["update"]:
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure, axes
 
 

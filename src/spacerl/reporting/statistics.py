@@ -51,11 +51,13 @@ UNMEASURED = Interval(math.nan, math.nan, math.nan, math.nan, 0)
 
 @dataclass(frozen=True)
 class CostEnd:
-    """One cost at the end of a group: its name ("" for the only one), its interval over seeds, and its own limit."""
+    """One cost at the end of a group: its name ("" for the only one), its interval over seeds, and its own limit; and
+    at the very last shared update."""
 
     name: str
     end: Interval
     limit: float
+    last: Interval
 
     @property
     def measured(self) -> bool:
@@ -275,8 +277,9 @@ def _cost_ends(group: Group, last_update: float) -> tuple[tuple[CostEnd, ...], i
     """Every cost at the end, how many seeds are above some limit, and which cost is farthest above its own."""
     costs, over = [], np.zeros(len(group.runs), bool)
     for name, value, limit in group.cost_columns:
-        ends, limits = end_values(group.curve(value, last_update)), end_values(group.curve(limit, last_update))
-        costs.append(CostEnd(name, mean_interval(ends), mean(limits)))
+        curve = group.curve(value, last_update)
+        ends, limits = end_values(curve), end_values(group.curve(limit, last_update))
+        costs.append(CostEnd(name, mean_interval(ends), mean(limits), mean_interval(curve[:, -1])))
         over |= ends > limits + group.tolerance
     excesses = [each.excess if each.measured else -math.inf for each in costs]
     return tuple(costs), int(over.sum()), int(np.argmax(excesses))

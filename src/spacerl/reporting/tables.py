@@ -37,9 +37,10 @@ def end_cells(row: SummaryRow) -> dict[str, str]:
 def course_cells(row: SummaryRow, milestones: Sequence[int]) -> dict[str, str]:
     """J_R along the way, as text by column heading; the mean over all updates is the normalised area."""
     cells = {f"J_R at {m}": interval_text(row.reward_at.get(m, UNMEASURED)) for m in milestones}
+    costs = "; ".join(f"{each.name} {interval_text(each.last)}" for each in row.costs)
     return cells | {
         "J_R at the last": interval_text(row.reward_last),
-        "J_C at the last": interval_text(row.cost_last),
+        "J_C at the last": costs if len(row.costs) > 1 else interval_text(row.cost_last),
         "J_R over all updates": interval_text(row.reward_area),
         "J_R interquartile": number_text(row.reward_iqm),
     }
