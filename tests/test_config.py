@@ -281,7 +281,6 @@ LOOP |= {"env_args", "cost", "environments", "workers", "worker_timeout", "filte
 LOOP |= {"baseline_std", "baseline_exploration", "simulator"}
 LOOP |= {"evaluate_every", "evaluation_episodes", "evaluation_mode"}  # beside the updates: see test_best_policy
 LOOP |= {"start"}  # before the first update: see test_start
-LOOP |= {"cost_tolerance"}  # in what is said of a policy: see test_start, test_best_policy and test_report_statistics
 
 
 @functools.cache

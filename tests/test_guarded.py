@@ -191,7 +191,7 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "options.cost_margin * jnp.sqrt(variance)",
             "options.cost_margin * inputs.d_error",
         ),
-        "trust by the newest batch": ("& (cost.mean > inputs.h_C)", "& (inputs.d > 0.0)"),
+        "trust by the newest batch": ("& (cost.mean > allowed)", "& (inputs.d > 0.0)"),
     },
     "promises_are_averaged": {
         "promises not averaged": (
@@ -200,7 +200,7 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "trust_follows_what_costs_do": {
-        "trust lost for nothing": ("jnp.maximum(2.0 * noise, NEGLIGIBLE * inputs.h_C)", "2.0 * noise"),
+        "trust lost for nothing": ("jnp.maximum(2.0 * noise, NEGLIGIBLE * allowed)", "2.0 * noise"),
         "trust frozen": ("jnp.clip(state.trust * earned, LEAST, 1.0)", "state.trust"),
         "trust without bounds": ("jnp.clip(state.trust * earned, LEAST, 1.0)", "state.trust * earned"),
         "trust that cannot be asked to stay": ("if options.earned_trust else state.trust", ""),
@@ -210,16 +210,19 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "outward in small steps": ("broken = jnp.any(overshot | stays_above)", "broken = jnp.any(overshot)"),
         "above the limit as was predicted": ("stays_above = (surprise > 0.0) & ", "stays_above = "),
-        "an overshoot far below the limit": ("(surprise > doubt) & (cost.mean > inputs.h_C)", "(surprise > doubt)"),
+        "an overshoot far below the limit": ("(surprise > doubt) & (cost.mean > allowed)", "(surprise > doubt)"),
         "a cost that surprises backwards": (
             "doubt = jnp.maximum(2.0 * noise",
             "surprise = -surprise\n    doubt = jnp.maximum(2.0 * noise",
         ),
     },
+    "what_is_tolerated_costs_no_trust": {
+        "a tolerance that is forgotten": ("allowed = inputs.h_C + inputs.tolerance", "allowed = inputs.h_C"),
+    },
     "both_batches_err": {
         "an overshoot of any size": (
-            "overshot = (surprise > doubt) & (cost.mean > inputs.h_C)",
-            "overshot = cost.mean > inputs.h_C",
+            "overshot = (surprise > doubt) & (cost.mean > allowed)",
+            "overshot = cost.mean > allowed",
         ),
         "perhaps above the limit": (
             "jnp.maximum(2.0 * jnp.sqrt(cost.variance), NEGLIGIBLE * h_C)",

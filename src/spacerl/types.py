@@ -127,9 +127,8 @@ class JaxEnv(abc.ABC):
         """() whether the simulation broke down in the step that led here; None in an environment that cannot."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  there need not be anything
         """Nothing to give back; a BatchEnv has processes or threads."""
-        return
 
 
 class DrawableEnv(JaxEnv):
@@ -348,6 +347,7 @@ class StepInputs(NamedTuple):
     d_error: Array | float = 0.0  # (K,) standard error of d over the batch's episodes; NaN where it is unknown
     d_least: Array | float = -math.inf  # (K,) least that d can be
     h_C: Array | float = 0.0  # (K,) limits
+    tolerance: Array | float = 0.0  # above a limit, up to which it counts as kept
     J_R: Array | float = math.nan  # () of the batch
     c_noise: Array | float = 0.0  # (K, P) a sample of the error of each c, for rules that need it
     batch: Any = None  # Batch

@@ -417,6 +417,15 @@ def check_trust_follows_what_costs_do(module):
     assert kappa_after(module, kept, J_R=2.0, d=0.5) == pytest.approx(1.5)  # kappa is about reward
 
 
+def check_what_is_tolerated_costs_no_trust(module):
+    lowered = {"cost_change": [-1.0]}
+    assert trust_after(module, lowered, d=0.5, tolerance=1.0) == pytest.approx(1.25)
+    assert trust_after(module, lowered, d=1.5, tolerance=1.0) == pytest.approx(0.5)
+    by_chance = {"d_error": [0.2]}
+    assert trust_after(module, {"cost_change": [0.3]}, d=0.5, tolerance=0.2, **by_chance) == pytest.approx(1.25)
+    assert trust_after(module, {"cost_change": [0.3]}, d=0.7, tolerance=0.2, **by_chance) == pytest.approx(0.5)
+
+
 def check_costs_are_what_all_batches_say(module):
     """Predicted 5, measured 4 to within 1, and known to within 1 before: half way, to within a half of the variance.
     Steps, margins and trust go by that."""

@@ -129,10 +129,12 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
     J_C, least = inputs.d + inputs.h_C, jnp.asarray(inputs.d_least + inputs.h_C)
     error = jnp.broadcast_to(inputs.d_error, inputs.d.shape)
     cost, surprise, noise = with_batch(state.cost, last.cost_change, J_C, error, least, options.filter_costs)
-    doubt = jnp.maximum(2.0 * noise, NEGLIGIBLE * inputs.h_C)
-    overshot = (surprise > doubt) & (cost.mean > inputs.h_C)
+    # What is tolerated costs no trust: nobody keeps a limit of zero exactly, and nobody could ever earn any.
+    allowed = inputs.h_C + inputs.tolerance
+    doubt = jnp.maximum(2.0 * noise, NEGLIGIBLE * allowed)
+    overshot = (surprise > doubt) & (cost.mean > allowed)
     # Many small steps outward, each within its noise, would never overshoot: above a limit for certain, any will do.
-    stays_above = (surprise > 0.0) & certainly_above(cost, inputs.h_C)
+    stays_above = (surprise > 0.0) & certainly_above(cost, allowed)
     broken = jnp.any(overshot | stays_above)
     earned = jnp.where(jnp.any(jnp.isnan(surprise)), 1.0, jnp.where(broken, BROKEN, KEPT))
     J_D = inputs.b + state.h_D

@@ -69,8 +69,8 @@ class MainSettings:
     cost_limit: tuple[float, ...] = ()
     """Threshold h_C on the undiscounted episode cost, one per cost."""
     cost_tolerance: NotNegative = 0.0
-    """Cost above h_C up to which a limit counts as kept, by a policy and by a baseline alike, for a limit that nobody
-    meets exactly. No algorithm steps toward anything but h_C itself."""
+    """Cost above h_C up to which a limit counts as kept, by a policy and by a baseline alike and in what costs trust,
+    for a limit that nobody meets exactly. No algorithm steps toward anything but h_C itself."""
     delta: Positive = 1e-2
     """Trust-region radius: mean KL of the reward step."""
     batch_size: Count = 10_000
