@@ -142,6 +142,16 @@ def test_what_is_not_an_observation_is_one_sentence(tmp_path):
             policy.predict(wrong)
 
 
+def test_a_dictionary_that_lacks_a_part_is_told_which(tmp_path):
+    policy = spacerl.load_policy(run_of(tmp_path, "support.environments:Mixed"))
+    observation = policy.observation_space.sample()
+    (one, *_) = observation
+    with pytest.raises(InputError, match=rf"it has no {one}, and a dictionary of .*{one}.* is expected"):
+        policy.predict({key: value for key, value in observation.items() if key != one})
+    with pytest.raises(InputError, match="it is ndarray, and a dictionary of"):
+        policy.predict(np.zeros(3))
+
+
 def test_a_shipped_policy_acts_in_gymnasium_as_it_does_in_its_task():
     policy = spacerl.load_policy("near", task="point-gather", seed=0)
     env = gymnasium.make("spacerl/PointGather-v0")

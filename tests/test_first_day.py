@@ -390,6 +390,20 @@ def test_a_run_folder_that_is_not_there_names_the_nearest(capsys):
     assert refused(capsys, "export", "runs/xyz", "policy.py").endswith("run folder 'runs/xyz' does not exist\n")
 
 
+def test_one_of_several_may_be_given_by_itself():
+    folder = spacerl.train("point-circle", out="run", progress=False, **TINY).folder
+    assert spacerl.report(str(folder)) == spacerl.report(folder) == folder / "report.html"
+    with pytest.raises(InputError, match=r"seeds is 3: allowed are whole numbers in a list, such as \[0, 1, 2\]"):
+        spacerl.sweep("point-circle", seeds=3, progress=False, **TINY)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"unknown baseline 'nearr'.*did you mean 'near'"):
+        spacerl.sweep("point-circle", baselines="nearr", progress=False, **TINY)
+
+
+def test_an_environment_given_as_a_task_is_told_where_it_belongs():
+    with pytest.raises(InputError, match=r"task is PendulumEnv: .* an environment is given as env="):
+        spacerl.train(gymnasium.make("Pendulum-v1").unwrapped, cost="none")  # type: ignore[arg-type]
+
+
 def test_help_is_also_a_word(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["help"])

@@ -199,6 +199,17 @@ def test_lists_pairs_and_a_batch_of_two_are_not_confused():
     assert np.array_equal(lists.function(obs), [[1, 2], [1, 2]])
 
 
+def test_predict_of_a_model_is_a_function_of_its_actions():
+    """It returns actions and a state, which is None: not means and deviations."""
+    acts = from_callable(lambda obs: (obs[:, :2], None), "predict", BOX, (4,))
+    chooses = from_callable(lambda obs: (np.full(len(obs), 2), None), "predict", DISCRETE, (4,))
+    obs = random_obs(5, 4)
+    assert acts.deterministic
+    assert chooses.deterministic
+    assert np.array_equal(acts.function(obs), obs[:, :2])
+    assert np.array_equal(chooses.function(obs), [2] * 5)
+
+
 def test_a_function_gets_what_the_environment_gives():
     seen = []
 

@@ -106,7 +106,7 @@ def sweep(
     task: str | None = None,
     *,
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
-    baselines: Sequence[str] = (),
+    baselines: str | Sequence[str] = (),
     out: str | Path = "runs/sweep",
     env: Any = None,
     cost: Any = None,
@@ -126,8 +126,11 @@ def sweep(
     given = _given(env, None, cost, algorithm, trust)
     wanted = _all_settings(task, given, algorithm, settings, config)
     watching = Watching(progress, log, as_sinks(on_update))
+    if isinstance(seeds, int):
+        raise InputError(f"seeds is {seeds!r}: allowed are whole numbers in a list, such as [0, 1, 2]")
+    several = (baselines,) if isinstance(baselines, str) and baselines else baselines
     with computing_on(device):
-        return sweep_runs(wanted, seeds, baselines or (None,), Path(out), given, watching)
+        return sweep_runs(wanted, seeds, several or (None,), Path(out), given, watching)
 
 
 def iterate(
@@ -196,6 +199,8 @@ def _all_settings(
 ) -> dict[str, Any]:
     """Settings by name, with what their objects are called in a config; those of a file have the first word."""
     filed = _filed(config)
+    if task is not None and not isinstance(task, str):
+        raise InputError(f"task is {type(task).__name__}: allowed is a task's name; an environment is given as env=")
     if task is not None and given.env is not None:
         raise InputError(f"both a task ('{task}') and an env were given: give one of them")
     if given.env is not None:
@@ -368,10 +373,11 @@ def film(
     return film_run(Film(Path(run), config, episodes, seed, shown, beside_baseline, trust, env, cost), Path(out))
 
 
-def report(runs: Sequence[str | Path], out: str | Path | None = None, title: str | None = None) -> Path:
+def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None, title: str | None = None) -> Path:
     """One self-contained HTML page about one or several runs."""
     from spacerl.reporting import write_report
 
+    runs = [runs] if isinstance(runs, str | Path) else runs
     target = Path(out) if out is not None else Path(runs[0]) / "report.html"
     return Path(write_report([Path(run) for run in runs], target, title))
 

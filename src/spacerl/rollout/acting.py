@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -96,6 +96,8 @@ class ActingPolicy(NetworkPolicy):
         """(B, *obs_shape) as the network takes them, and whether a single observation was given."""
         try:
             first, space = self._observations.leaves[0].path, self._observations.leaves[0].space
+            if isinstance(self.observation_space, spaces.Dict):
+                _require_keys(observation, self.observation_space)
             given, wanted = np.shape(at(observation, first)), space.shape or ()
             if given == wanted:
                 return self._observations.encode(observation)[None], True
@@ -112,6 +114,14 @@ def acting(policy: NetworkPolicy, text: str, seed: int | None = None) -> ActingP
     """A policy with the spaces of its environment."""
     generator = np.random.default_rng(seed)
     return ActingPolicy(policy.family, policy.theta, policy.name, policy.info, spaces=text, generator=generator)
+
+
+def _require_keys(observation: Any, space: spaces.Dict) -> None:
+    keys = ", ".join(map(str, space))
+    if not isinstance(observation, Mapping):
+        raise ValueError(f"it is {type(observation).__name__}, and a dictionary of {keys} is expected")
+    if missing := [key for key in space if key not in observation]:
+        raise ValueError(f"it has no {', '.join(map(str, missing))}, and a dictionary of {keys} is expected")
 
 
 def _row(space: spaces.Space, batch: Any, index: int) -> Any:

@@ -32,13 +32,16 @@ def from_callable(
     def call(obs: np.ndarray) -> Any:
         given = obs if raw is None else raw(obs)
         try:
-            return function(given)
+            output = function(given)
         except InputError:
             raise
         except Exception as error:
             raise InputError(
                 f"baseline '{name}' raised {in_words(error)}, given {len(obs)} observations {_shapes(given)}"
             ) from error
+        # What `predict` of Stable-Baselines3 returns: actions, and the state of a policy that has none.
+        acted = isinstance(output, tuple) and len(output) == 2 and output[1] is None
+        return output[0] if acted else output
 
     # Three rows: a pair (mean, std) cannot be mistaken for the actions of two observations.
     first = call(np.zeros((3, *obs_shape), np.float32))
