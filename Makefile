@@ -16,7 +16,7 @@ $(VENV)/core.stamp: pyproject.toml constraints.txt | $(BIN)/python
 
 # Extras by name: make install EXTRAS=mujoco,video. Torch is pinned, or pip would take a build with gigabytes of CUDA.
 install: $(VENV)/core.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.$(if $(EXTRAS),[$(EXTRAS)])'
 
 $(VENV)/test.stamp: $(VENV)/core.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -75,6 +76,15 @@ def test_the_python_of_the_tutorials_can_be_read_and_names_what_there_is():
             compile(block, page.name, "exec")
             for name in re.findall(r"spacerl\.([a-z_A-Z]+)", block):
                 assert hasattr(spacerl, name), f"{page.name} uses spacerl.{name}"
+
+
+@pytest.mark.parametrize(("given", "said"), [([], "-e '.'"), (["EXTRAS=sb3,video"], "-e '.[sb3,video]'")])
+def test_make_installs_with_extras_and_without(given, said):
+    if shutil.which("make") is None:
+        pytest.skip("no make on this machine")
+    make = ["make", "--dry-run", "--silent", "install", *given]
+    steps = subprocess.run(make, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert steps[-1].endswith(said)
 
 
 @pytest.mark.slow
