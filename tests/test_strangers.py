@@ -3,8 +3,11 @@ nobody. What a user made is not overwritten."""
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import resource
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -148,6 +151,37 @@ def test_what_a_folder_says_cannot_hide_what_would_be_run(tmp_path, monkeypatch,
     said = fails(capsys, "evaluate", folder)
     assert "evil.py:make" in said
     assert all(each.isprintable() for each in said.rstrip("\n"))
+
+
+# ---------------------------------------------------------------- what lies in a folder beside its files
+
+
+def test_a_page_holds_films_of_the_folder_and_nothing_that_a_link_leads_to(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "secret").write_text("secret of the user's")
+    (folder / "film.gif").symlink_to(tmp_path / "secret")
+    (folder / "folder.mp4").mkdir()
+    os.mkfifo(folder / "pipe.mp4")
+    (folder / "own.gif").write_text("GIF89a of the run's")
+    page = spacerl.report([folder], tmp_path / "page.html").read_text()
+    assert base64.b64encode(b"GIF89a of the run's").decode() in page
+    assert base64.b64encode(b"secret of the user's").decode() not in page
+
+
+@pytest.mark.parametrize("command", ["export run policy.npz", "report run", "train --config run/config.toml"])
+def test_a_file_without_end_is_not_read_to_its_end(command, run, tmp_path, monkeypatch, capsys):
+    """Settings and JSON; a sparse file is large here and small where it came from."""
+    monkeypatch.chdir(tmp_path)
+    name = {"export": "environment.json", "report": "config.json"}.get(command.split()[0], "config.toml")
+    folder = shutil.copytree(run, tmp_path / "run")
+    os.truncate(folder / name, 2**40)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert f"run/{name}' is too large: more than " in fails(capsys, *command.split())
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_500_000  # kB
+    if name == "config.toml":
+        (folder / name).unlink()
+        (folder / name).symlink_to("/dev/zero")
+        assert "is too large" in fails(capsys, *command.split())
 
 
 # ---------------------------------------------------------------- nothing is overwritten

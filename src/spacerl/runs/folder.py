@@ -24,6 +24,7 @@ from spacerl.runs.formats import upgraded
 from spacerl.runs.lock import UNFINISHED, cannot_write, remove_unfinished_of, sole_writer
 from spacerl.runs.metrics import History, MetricsTable, hash_of_lines, read_history, read_metrics
 from spacerl.runs.spaces import described, read_described
+from spacerl.runs.text import LARGEST_JSON, text_of
 from spacerl.runs.toml import toml_text
 from spacerl.types import EnvSpec, InputError
 
@@ -61,8 +62,10 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object of a JSON file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(text_of(path, LARGEST_JSON))
         json.dumps(content, ensure_ascii=False).encode()  # half a character is no text that a page can hold
+    except InputError:
+        raise
     except OSError as problem:
         raise InputError(f"{path} cannot be read: {problem.strerror or problem}") from problem
     except (ValueError, RecursionError) as problem:

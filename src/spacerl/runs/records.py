@@ -191,9 +191,14 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         baseline=read_baseline(files.baseline_path),
         trajectories=trajectories,
         evaluations=_evaluations(files, remarks),
-        videos=tuple(sorted(path for path in files.path.iterdir() if path.suffix in VIDEOS)),
+        videos=tuple(sorted(filter(_is_film, files.path.iterdir()))),
         remarks=tuple(remarks),
     )
+
+
+def _is_film(path: Path) -> bool:
+    """A link in a folder that somebody sent may lead to any file of the user's, which a page would then hold."""
+    return path.suffix in VIDEOS and path.is_file() and not path.is_symlink()
 
 
 def _evaluations(files: RunFolder, remarks: list[str]) -> Mapping[str, np.ndarray]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spacerl.runs.text import LARGEST_SETTINGS, text_of
 from spacerl.types import InputError
 
 OPENING = "# Settings of a spacerl run: give this file with --config, and what is to differ as options.\n"
@@ -36,7 +37,9 @@ def _value(value: Any) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """Settings by name; a table of cost limits by name is the only one that is allowed."""
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = tomllib.loads(text_of(Path(path), LARGEST_SETTINGS))
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"config '{path}' does not exist: a TOML file is expected, every run folder has one") from None
     except (OSError, ValueError, RecursionError) as error:  # what is no text, no TOML, or a number of 5,000 digits
