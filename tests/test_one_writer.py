@@ -24,6 +24,7 @@ from spacerl.runs.config import require_new_folder
 from spacerl.runs.folder import RunFolder
 from spacerl.runs.lock import LOCK, is_locked, sole_writer
 from spacerl.runs.records import read_run
+from spacerl.training.reproduce import reproduce
 from spacerl.training.sinks import Sink
 from spacerl.types import InputError, RunInterrupted, RunStopped
 from support.runs import assert_same, contents, outcome, rows_of
@@ -58,6 +59,8 @@ def test_a_second_writer_is_told_who_writes_and_changes_nothing(run):
     settings = SMALL | {"algorithm": "space"}
     with sole_writer(Path("rounds")), pytest.raises(InputError, match="is being written by process"):
         spacerl.iterate(1, "point-circle", baseline="near", updates=1, out="rounds", **settings)
+    with sole_writer(Path("all/point-circle")), pytest.raises(InputError, match="is being written by process"):
+        reproduce("point-circle", Path("all"), 1, (0,), 1)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 

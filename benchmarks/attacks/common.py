@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spacerl.runs.folder import RunFolder, read_arrays
+from spacerl.runs.metrics import read_metrics
 from spacerl.types import InputError, RunStopped
 
 SMALL = {"algorithm": "pcpo", "batch_size": 100, "hidden": (4,), "checkpoint_every": 2, "keep_checkpoints": 2}
@@ -91,11 +91,8 @@ def outcome_of(folder: Path) -> dict[str, Any]:
 
 def numbers_in(path: Path) -> list[dict[str, str]]:
     """Rows of a table but for what was measured; a number as its bits, so that NaN is NaN."""
-    if not path.exists():
-        return []
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [{key: float(text).hex() for key, text in row.items() if key not in MEASURED} for row in rows]
+    rows = read_metrics(path).rows() if path.exists() else []
+    return [{key: number.hex() for key, number in row.items() if key not in MEASURED} for row in rows]
 
 
 def started(command: list[str], **options: Any) -> subprocess.Popen:

@@ -127,7 +127,9 @@ def revalued(content: Any, chance: random.Random) -> Any:
 
 
 def of_json(content: bytes, chance: random.Random) -> bytes:
-    """Half of them are still JSON: what is damaged is what it means."""
+    """Half of them are still JSON: what is damaged is what it means. Some name code of a stranger."""
+    if chance.random() < 0.1:
+        return content.replace(b"point-circle", chance.choice(HOSTILE))
     if chance.random() < 0.4:
         return scrambled(content, chance)
     return json.dumps(revalued(json.loads(content), chance)).encode()

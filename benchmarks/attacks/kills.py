@@ -16,51 +16,77 @@ from typing import Any
 
 import spacerl
 from attacks.common import EVALUATED, QUIET, Outcome, outcome_of, rows_in, so_far, started
+from spacerl.policies.files import read_policy
+from spacerl.runs.folder import RunFolder, read_json
 
 # Kills at every file operation --------------------------------------------------------------------------------------
 
 WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate")
-_watcher: Callable[[], None] | None = None
+_watcher: Callable[[Path | None], None] | None = None
 _hooked = False
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if _watcher is None or event not in WATCHED:
         return
-    if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
-        return
-    _watcher()
+    written = None
+    if event == "open":
+        if not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+            return
+        if isinstance(arguments[0], str | os.PathLike):
+            written = Path(arguments[0])
+    _watcher(written)
+
+
+class _Copies:
+    """A folder as it was before every operation that changes a file, and as it was in the midst of every write."""
+
+    def __init__(self, folder: Path, copies: Path):
+        self.folder, self.copies, self.busy = folder.resolve(), copies, False
+        self.made: list[Path] = []
+        self.opened: tuple[Path, int] | None = None  # what is being written, and its size before
+
+    def __call__(self, written: Path | None) -> None:
+        if self.busy or not (self.folder / "config.json").exists():
+            return
+        self.busy = True
+        try:
+            if self.opened is not None:
+                self._half_written(*self.opened)
+            self._copy()
+            self.opened = None
+            if written is not None and self.folder in written.resolve().parents and written.name != ".lock":
+                kept = written.suffix == ".csv" and written.exists()  # rows are appended, all else is written anew
+                self.opened = written.resolve(), written.stat().st_size if kept else 0
+        finally:
+            self.busy = False
+
+    def _copy(self) -> Path:
+        copy = self.copies / str(len(self.made))
+        self.made.append(Path(shutil.copytree(self.folder, copy, ignore=shutil.ignore_patterns(".lock"))))
+        return copy
+
+    def _half_written(self, path: Path, before: int) -> None:
+        if path.exists() and path.stat().st_size > before:
+            os.truncate(self._copy() / path.relative_to(self.folder), (before + path.stat().st_size) // 2)
 
 
 @contextlib.contextmanager
 def copied_before_every_operation(folder: Path, copies: Path) -> Iterator[list[Path]]:
-    """A folder as it was on disk before every operation that changes a file: what a kill there would leave."""
+    """What a kill at every operation that changes a file, and in the midst of every write, would leave."""
     global _watcher, _hooked
-    made: list[Path] = []
-    busy = False
-
-    def copy() -> None:
-        nonlocal busy
-        if busy or not (folder / "config.json").exists():
-            return
-        busy = True
-        try:
-            made.append(Path(shutil.copytree(folder, copies / str(len(made)), ignore=shutil.ignore_patterns(".lock"))))
-        finally:
-            busy = False
-
     if not _hooked:
         sys.addaudithook(_audit)  # for ever, so once
         _hooked = True
-    _watcher = copy
+    _watcher = watcher = _Copies(folder, copies)
     try:
-        yield made
+        yield watcher.made
     finally:
         _watcher = None
 
 
 def kills(count: int, work: Path) -> Outcome:
-    """Copies of a run before its file operations, each resumed: all must end as the run that was never stopped."""
+    """Copies of a run at its file operations, each resumed: all must end as the run that was never stopped."""
     whole = work / "whole"
     with copied_before_every_operation(whole, work / "copies") as copies:
         spacerl.train("point-circle", updates=20, out=whole, **EVALUATED, **QUIET)
@@ -69,6 +95,7 @@ def kills(count: int, work: Path) -> Outcome:
     failures = []
     for copy in chosen:
         try:
+            read_all(copy)
             spacerl.resume(copy, **QUIET)
             differing = [part for part, value in outcome_of(copy).items() if value != expected[part]]
             if differing or list(copy.rglob("*.tmp")):
@@ -77,6 +104,21 @@ def kills(count: int, work: Path) -> Outcome:
             failures.append(f"killed at operation {copy.name}: {type(error).__name__}: {error}")
         shutil.rmtree(copy)
     return Outcome("kills at file operations", len(chosen), failures, f"of {len(copies)} operations of a run")
+
+
+def read_all(folder: Path) -> None:
+    """Every file of a run under its own name is whole at any moment, also for who only looks at it."""
+    run = RunFolder(folder)
+    run.config()
+    run.evaluations()
+    if run.metrics_path.exists():
+        run.metrics_table()
+    for path in folder.glob("*.json"):
+        read_json(path)
+    for update in run.checkpoint_updates():
+        run.checkpoint(update)
+    for path in folder.glob("*.safetensors"):
+        read_policy(path, path.name)
 
 
 # Real SIGKILLs -------------------------------------------------------------------------------------------------------
