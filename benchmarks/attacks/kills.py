@@ -33,8 +33,9 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open":
         if not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
             return
-        if isinstance(arguments[0], str | os.PathLike):
-            written = Path(arguments[0])
+        if isinstance(arguments[0], int):  # a file that is open already
+            return
+        written = Path(os.fsdecode(arguments[0]))
     _watcher(written)
 
 
