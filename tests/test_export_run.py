@@ -39,7 +39,7 @@ def test_a_native_run_exports_in_physical_units():
 
 
 def test_what_is_no_run_or_no_format_is_bad_input():
-    with pytest.raises(InputError, match="not a run folder"):
+    with pytest.raises(InputError, match="run folder 'nowhere' does not exist"):
         export("nowhere", "policy.py")
     run = made(Path("run"), task="point-circle")
     with pytest.raises(InputError, match="allowed are"):

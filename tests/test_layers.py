@@ -156,6 +156,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
 }
 # Within a room: files that stand below others of it.
 STRICTER: dict[str, tuple[str, ...]] = {
+    "spacerl.runs.arrays": ("spacerl.types",),
     "spacerl.runs.fields": ("spacerl.types",),
     "spacerl.runs.formats": ("spacerl.types",),
     "spacerl.runs.metrics": ("spacerl.types",),

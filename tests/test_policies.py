@@ -19,7 +19,8 @@ from spacerl.policies.family import PolicyFamily, family_of_spec, normaliser_of
 from spacerl.policies.files import save_policy
 from spacerl.policies.networks import Layout, convolutions
 from spacerl.policies.normaliser import absorb, fresh_normaliser
-from spacerl.runs.folder import POLICY_FORMAT, read_arrays, write_arrays
+from spacerl.runs.arrays import read_arrays
+from spacerl.runs.folder import POLICY_FORMAT, write_arrays
 from spacerl.types import ActionSpace, ImageSpec, InputError
 from support.learners import quick_jit
 

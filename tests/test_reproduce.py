@@ -84,7 +84,7 @@ def test_what_is_finished_is_left_alone(tmp_path, monkeypatch):
             (folder / "checkpoints").mkdir(exist_ok=True)
             (folder / "checkpoints" / f"update-{saved:06d}.safetensors").touch()
     asked = []
-    monkeypatch.setattr(subprocess, "run", lambda line, check: asked.append(line) or SimpleNamespace(returncode=0))
+    monkeypatch.setattr(subprocess, "Popen", lambda line: asked.append(line) or SimpleNamespace(wait=lambda: 0))
     assert reproduce("two", tmp_path, 12, (0, 1), jobs=1) == [tmp_path / "point-circle" / "begun"]
     assert [line[line.index("--algorithm") + 1] for line in asked] == ["trpo"]
     asked.clear()

@@ -86,7 +86,7 @@ def test_every_algorithm_runs_on_both_tasks(key, tmp_path, monkeypatch):
     if algorithm != "space":  # drawing compiles programs of its own
         monkeypatch.setattr(loop, "write_trajectories", lambda *arguments: None)
     baseline = "reward" if algorithm in NEED_BASELINE else None
-    settings = {"algorithm": algorithm, "baseline": baseline, **TINY, **RUNS[key]}
+    settings = {"algorithm": algorithm, "baseline": baseline, "start": "fresh", **TINY, **RUNS[key]}
     result = spacerl.train(task, updates=2, out=tmp_path / "run", **settings)
     steps = {"point-circle": 100, "point-gather": 105}[task]  # whole episodes, of 50 and of 15 steps
     rows = assert_sound(result, 2, steps)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spacerl.runs.folder import RunFolder, read_arrays
+from spacerl.runs.arrays import read_arrays
+from spacerl.runs.folder import RunFolder
 from spacerl.runs.metrics import read_metrics
 from spacerl.types import InputError, RunStopped
 

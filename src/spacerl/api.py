@@ -58,9 +58,8 @@ def train(
     one, a Gymnasium environment, or one in JAX (`spacerl.JaxEnv`). `cost` says where its cost comes from: a function of
     (obs, action, next_obs, info), a text such as "info:KEY", or a dictionary of several by name.
 
-    `baseline` is a shipped kind (cost, reward, near), a policy file, a run folder, a Stable-Baselines3, ONNX or
-    TorchScript file, a function of a batch of observations, or a list of these. `trust` allows files that can run code
-    when they are loaded.
+    `baseline` is a shipped kind (cost, reward, near), a policy file, a run folder, a file of Stable-Baselines3, ONNX or
+    TorchScript, a function of a batch of observations, or a list of these. `trust` allows files that can run code.
 
     `algorithm` is a name (space, unless a `config` says another), or a `spacerl.Algorithm` of yours. `on_update` is
     called with the metrics of every update: a function of a dictionary, a `spacerl.Sink`, or several; one that returns
@@ -93,8 +92,7 @@ def resume(
 ) -> Result:
     """Continue a run from its newest checkpoint, exactly as if it had never stopped. `updates` extends it.
 
-    What was passed to `train` as an object is passed here again. `accept_metrics` goes on with a metrics.csv or
-    evaluations.csv that was changed since it was written.
+    What was passed to `train` as an object is passed here again. `accept_metrics` goes on after changed tables.
     """
     given = Given(env, baseline, cost, algorithm, trust)
     with computing_on(device):
@@ -359,9 +357,8 @@ def film(
 ) -> Path:
     """Film the last policy of a run, or its best, stochastic as in training: an .mp4 (extra `video`) or a .gif.
 
-    No screen is needed. Reward and costs so far are written below the image, a cost above its limit in red.
-    `beside_baseline` shows pi_B in the same episodes to the left of it, with `trust` also from a file that can run code
-    when it is loaded. `env`, `cost` and `trust` are as for `evaluate`.
+    No screen is needed. Reward and costs so far are written below the image. `beside_baseline` shows pi_B in the same
+    episodes to the left of it. `env`, `cost` and `trust` are as for `evaluate`.
     """
     from spacerl.rollout.film import Film, film_run
 
@@ -377,9 +374,8 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = Non
     """One self-contained HTML page about one or several runs."""
     from spacerl.reporting import write_report
 
-    runs = [runs] if isinstance(runs, str | Path) else runs
-    target = Path(out) if out is not None else Path(runs[0]) / "report.html"
-    return Path(write_report([Path(run) for run in runs], target, title))
+    folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    return Path(write_report(folders, folders[0] / "report.html" if out is None else Path(out), title))
 
 
 def _require_episodes(episodes: int, seed: int) -> None:

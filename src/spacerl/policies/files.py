@@ -10,7 +10,8 @@ import numpy as np
 
 from spacerl.policies.family import PolicyFamily, family_of_spec
 from spacerl.policies.policy import NetworkPolicy
-from spacerl.runs.folder import POLICY_FORMAT, read_arrays, write_arrays
+from spacerl.runs.arrays import read_arrays
+from spacerl.runs.folder import POLICY_FORMAT, write_arrays
 from spacerl.types import Array, InputError
 
 
