@@ -220,19 +220,21 @@ def figure(options: argparse.Namespace) -> None:
 
     options.figures.mkdir(parents=True, exist_ok=True)
     for task in options.tasks:
-        canvas = Figure(figsize=(9.0, 3.4), layout="constrained")
+        canvas = Figure(figsize=(11.0, 3.6), layout="constrained")
         left, right = canvas.subplots(1, 2)
         for i, row in enumerate(options.rows):
             found = curves(options, task, row)
             if found is None:
                 continue
             style: dict[str, Any] = {"color": f"C{i}", "linewidth": 2.2 if row.algorithm == "space" else 1.2}
+            style["linestyle"] = ("-", "--")[i // 10 % 2]  # there are ten colours
             left.plot(found[..., 0].mean(axis=0), label=row.label, **style)
             right.plot(found[..., 1].mean(axis=0), **style)
         right.axhline(TOLERANCE[task], color="0.4", linestyle="--", linewidth=0.9)
         right.set(yscale="symlog", ylabel="J_C per episode; dashed: tolerance", xlabel="update")
+        right.set_ylim(bottom=0.0)
         left.set(ylabel="J_R", xlabel="update", title=task)
-        left.legend(fontsize=6.5, frameon=False)
+        canvas.legend(fontsize=7, frameon=False, loc="outside right upper")
         canvas.savefig(options.figures / f"traffic-{task}.png", dpi=140)
 
 
