@@ -18,6 +18,7 @@ import functools
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,10 @@ from spacerl.training.assemble import Given, Parts, assemble
 from spacerl.training.programs import joint_program, stack_states
 from spacerl.training.settings import resolve
 from spacerl.training.start import begin
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from shared.curves import at_end
 
 TASKS = ("point-circle", "point-gather", "ant-circle", "ant-gather")
 DELTAS = (1e-4, 1e-3, 1e-2)  # the first is the paper's
@@ -237,14 +242,9 @@ def results_of(folder: Path, task: str, updates: int) -> Results:
     return found
 
 
-def at_end(values: np.ndarray, column: int) -> np.ndarray:
-    """Mean over the last tenth of training, of every seed."""
-    return values[:, -max(1, values.shape[1] // 10) :, column].mean(1)
-
-
 def keeps(values: np.ndarray, h_C: float) -> bool:
     """Whether the limit is kept at the end, to a twentieth: generous, so that no opponent is shown below its best."""
-    return at_end(values, J_C).mean() <= 1.05 * h_C
+    return at_end(values[..., J_C]).mean() <= 1.05 * h_C
 
 
 def best_delta(results: Results, setting: str, baseline: str, h_C: float) -> float:
@@ -252,8 +252,8 @@ def best_delta(results: Results, setting: str, baseline: str, h_C: float) -> flo
     own = {delta: values for (s, b, delta), values in results.items() if (s, b) == (setting, baseline)}
     kept = {delta: values for delta, values in own.items() if keeps(values, h_C)}
     if kept:
-        return max(kept, key=lambda delta: at_end(kept[delta], J_R).mean())
-    return min(own, key=lambda delta: at_end(own[delta], J_C).mean())
+        return max(kept, key=lambda delta: at_end(kept[delta][..., J_R]).mean())
+    return min(own, key=lambda delta: at_end(own[delta][..., J_C]).mean())
 
 
 def in_digits(value: float, digits: int = 3) -> str:
@@ -281,7 +281,7 @@ def table(options) -> None:
                 values = results[setting, baseline, delta]
                 cells = [setting, baseline, f"{delta:g}" + (" (best)" if delta == best else "")]
                 cells += [f"{values[:, k, J_R].mean():.1f}" for k in shown]
-                cells += [with_interval(at_end(values, J_R)), with_interval(at_end(values, J_C))]
+                cells += [with_interval(at_end(values[..., J_R])), with_interval(at_end(values[..., J_C]))]
                 cells += [with_interval(values[:, -1, VIOLATION]), in_digits(values[:, -1, KL].mean(), 2)]
                 print("| " + " | ".join(cells) + " |")
 

@@ -6,7 +6,6 @@ Of other signals than Ctrl-C it is 128 and their number: 143 for SIGTERM, 129 fo
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import os
 import re
@@ -28,7 +27,7 @@ from spacerl.cli.options import (
     words_of,
 )
 from spacerl.runs.elsewhere import known_elsewhere
-from spacerl.runs.names import printable
+from spacerl.runs.names import nearest, printable
 from spacerl.training.signals import number_of, stoppable
 from spacerl.types import InputError, RunInterrupted, RunStopped, unknown_name
 
@@ -178,7 +177,8 @@ def value_in_words(sentence: str) -> str:
         return f"{missing[1]} was given without a value"
     if choice := re.match(r"invalid choice '(.*)' for argument '([^']+)'\. Expected one of \((.*)\)", sentence):
         given, option, allowed = choice.groups()
-        return value_refused(option, given, re.findall(r"'([^']*)'", allowed))
+        names = re.findall(r"'([^']*)'", allowed)
+        return f"{option} is '{given}': allowed are {', '.join(names)}{nearest(given, names, cutoff=0.4)}"
     read = re.match(r"Error parsing (--[\w-]+): (.*)", sentence)
     several = read and re.search(r"arguments: \[(.*)\]", read[2])
     single = read and re.search(r"(?:from \[|base 10: |to float: )'(.*?)'", read[2])
@@ -190,12 +190,6 @@ def value_in_words(sentence: str) -> str:
     words = re.findall(r"choices \('(\w+)',\)", read[2])
     kind = "a number" if "to float" in read[2] else "a whole number"
     return f"{read[1]} is '{single[1]}': allowed is {' or '.join([kind, *(word for word in words if word != 'None')])}"
-
-
-def value_refused(option: str, given: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(given, allowed, n=1, cutoff=0.4)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return f"{option} is '{given}': allowed are {', '.join(allowed)}{hint}"
 
 
 def one_sentence(text: str) -> str:

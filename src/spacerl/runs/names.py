@@ -61,8 +61,8 @@ def _standard(given: str, what: str) -> InputError:
     )
 
 
-def nearest(given: str, candidates: list[str], ending: str = "") -> str:
-    found = difflib.get_close_matches(given, candidates, n=1, cutoff=0.5)
+def nearest(given: str, candidates: list[str], ending: str = "", cutoff: float = 0.5) -> str:
+    found = difflib.get_close_matches(given, candidates, n=1, cutoff=cutoff)
     return f"; did you mean '{found[0]}{ending}'?" if found else ""
 
 

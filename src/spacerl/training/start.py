@@ -73,15 +73,13 @@ def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
     costs = costs_in_words(chosen)
     told = f"baseline '{chosen['name']}' earns J_R {chosen['J_R']:.3g}, a fresh policy {fresh['J_R']:.3g}"
     told += f" (± {doubt:.2g} between them)"
-    if safe:
-        return (
-            Choice(best, f"begins at the baseline: {told}, {costs}")
-            if more > doubt
-            else Choice(None, f"begins fresh: {told}")
-        )
-    if more > doubt and excess(chosen, CERTAIN) < excess(fresh, -CERTAIN):
+    better = more > doubt
+    if better and safe:
+        return Choice(best, f"begins at the baseline: {told}, {costs}")
+    if better and excess(chosen, CERTAIN) < excess(fresh, -CERTAIN):
         return Choice(best, f"begins at the baseline: {told}, {costs}, where a fresh policy has J_C {fresh['J_C']:.3g}")
-    return Choice(None, f"begins fresh: baseline '{chosen['name']}' has {costs}")
+    why = told if safe else f"baseline '{chosen['name']}' has {costs}"
+    return Choice(None, f"begins fresh: {why}")
 
 
 def _fresh_summary(parts: Parts, state: TrainState) -> dict[str, Any]:
@@ -207,7 +205,8 @@ def fitted(parts: Parts, state: TrainState, baseline: Policy, obs: Array, dist: 
         theta, found = fit(best, key if i == 0 else jax.random.fold_in(key, i))
         if not found < least:
             break
-        falls, best, least = found < 0.9 * least, theta, float(found)
-        if least < CLOSE or not falls:
+        is_last = found < CLOSE or found >= 0.9 * least
+        best, least = theta, float(found)
+        if is_last:
             break
     return best
