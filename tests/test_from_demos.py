@@ -336,6 +336,32 @@ def endless(file, episode) -> None:
     episode.create_dataset("observations", shape=(10**9, 9), dtype="f4", chunks=(1000, 9))
 
 
+def heap_without_end(folder: Path) -> None:
+    """HDF5's library steps over free space by its length, for ever where that is zero."""
+    path = folder / "data" / "main_data.hdf5"
+    data = bytearray(path.read_bytes())
+    first = data.index(b"GCOL\x01") + 16
+    length = int.from_bytes(data[first + 8 : first + 16], "little")
+    free = first + 16 + -(-length // 8) * 8
+    assert data[free : free + 2] == b"\0\0"
+    data[free + 8 : free + 16] = bytes(8)
+    path.write_bytes(data)
+
+
+def heaps_within_heaps(folder: Path) -> None:
+    path = folder / "data" / "main_data.hdf5"
+    free_space = b"\0" * 8 + (32).to_bytes(8, "little")  # over the head of the next heap
+    heap = b"GCOL\x01\0\0\0" + (10**6).to_bytes(8, "little") + free_space
+    path.write_bytes(path.read_bytes() + 3000 * heap)
+
+
+def short_lengths(folder: Path) -> None:
+    plist = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    plist.set_sizes(8, 4)
+    path = str(folder / "data" / "main_data.hdf5").encode()
+    h5py.h5f.create(path, h5py.h5f.ACC_TRUNC, fcpl=plist).close()
+
+
 def told(**values):
     return lambda folder: _change(folder, lambda content: content.update(values))
 
@@ -353,6 +379,9 @@ def told(**values):
             "leads elsewhere at 'x'",
         ),
         (in_file(lambda file, ep: ep["infos"].__setitem__("again", ep)), "leads elsewhere at"),
+        (heap_without_end, "a heap of texts that does not end: the file is damaged"),
+        (heaps_within_heaps, "heaps within heaps: the file is damaged"),
+        (short_lengths, "lengths of 4 bytes: allowed are 8"),
         (told(observation_space="[]"), "does not say what its observations"),
         (told(observation_space='{"type": "Box", "shape": [1e99], "dtype": "O", "low": 0, "high": 1}'), "does not say"),
         (told(total_episodes=1e999), "does not say what|is not JSON"),
@@ -374,6 +403,13 @@ def test_a_recording_whose_metadata_are_damaged_is_not_added_to(changes, tmp_pat
     laps = recorded(tmp_path / "laps", episodes=1, steps=5)
     _change(laps, lambda content: content.update(changes))
     with pytest.raises(spacerl.InputError):
+        recorded(laps, episodes=1, steps=5)
+
+
+def test_a_recording_with_a_heap_without_end_is_not_added_to(tmp_path):
+    laps = recorded(tmp_path / "laps", episodes=1, steps=5)
+    heap_without_end(laps)
+    with pytest.raises(spacerl.InputError, match="does not end"):
         recorded(laps, episodes=1, steps=5)
 
 

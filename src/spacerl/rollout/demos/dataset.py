@@ -17,16 +17,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from spacerl.envs.memory import host_memory, require_memory
 from spacerl.rollout.demos.episode import Episode, read_journal
+from spacerl.rollout.demos.plain import require_heaps_that_end, require_plain
 from spacerl.runs.folder import read_json, replacing, write_json
 from spacerl.runs.versions import versions
 from spacerl.types import InputError
 
 DATA, METADATA, JOURNAL = "main_data.hdf5", "metadata.json", "unfinished-episode"
 FRAMES_PER_CHUNK = 16
-LARGE, PACKED = 10**8, 2000  # bytes of an episode, and how much larger than its file it may then be
-DEEPEST = 8  # groups within groups
 NEEDED = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
@@ -58,6 +56,7 @@ class Recording:
         self._facts = facts
         if (self.data / METADATA).exists():
             self._require_same(read_json(self.data / METADATA))
+            require_heaps_that_end(self.data / DATA, f"dataset '{folder}'")
 
     @property
     def journal(self) -> Path:
@@ -192,6 +191,7 @@ class Demonstrations:
         self.name = str(given)
         self.data = _data_folder(given)
         self.metadata = read_json(self.data / METADATA)
+        require_heaps_that_end(self.data / DATA, f"dataset '{self.name}'")
         try:
             self.total_episodes = int(self.metadata["total_episodes"])
             self.observation_space: spaces.Space = deserialize_space(self.metadata["observation_space"])
@@ -226,7 +226,7 @@ class Demonstrations:
             )
         where = f"dataset '{self.name}', episode {number}"
         try:
-            _require_plain(self.data / DATA, f"episode_{number}", where)
+            require_plain(self.data / DATA, f"episode_{number}", where)
             (content,) = self._storage.get_episodes([number])
             (facts,) = self._storage.get_episode_metadata([number])
         except KeyError as error:
@@ -247,36 +247,6 @@ class Demonstrations:
 
     def __iter__(self) -> Iterator[Episode]:
         return (self.episode(number) for number in range(self.total_episodes))
-
-
-def _require_plain(path: Path, episode: str, where: str) -> None:
-    """An episode whose numbers are in the file itself, and about as many as the file has room for. HDF5 can lead to
-    other files, in circles, and to numbers without end that were never written."""
-    import h5py
-
-    if not path.is_file():
-        return  # of Minari's other formats
-    with h5py.File(path, "r") as file:
-        unpacked = _bytes_below(file[episode], where)
-    if unpacked > LARGE and unpacked > PACKED * path.stat().st_size:
-        raise InputError(f"{where} unpacks to {unpacked / 1e9:.1f} GB: it is not read")
-    require_memory(unpacked, host_memory(), f"dataset than '{path}'")
-
-
-def _bytes_below(group: Any, where: str, depth: int = 0) -> int:
-    import h5py
-
-    count = 0
-    for name in group:
-        each = group[name] if isinstance(group.get(name, getlink=True), h5py.HardLink) else None
-        elsewhere = isinstance(each, h5py.Dataset) and (each.is_virtual or each.external)
-        if each is None or elsewhere or depth > DEEPEST:
-            raise InputError(f"{where} leads elsewhere at '{name[:40]}': numbers are read that are in the file itself")
-        below = (
-            _bytes_below(each, where, depth + 1) if isinstance(each, h5py.Group) else each.size * each.dtype.itemsize
-        )
-        count += below
-    return count
 
 
 def _checked(content: dict[str, Any], facts: dict[str, Any], where: str) -> Episode:
