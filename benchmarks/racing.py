@@ -40,18 +40,20 @@ LIMIT = 5.0
 class Row(NamedTuple):
     algorithm: str
     baseline: str | None
+    options: dict[str, Any] = {}  # noqa: RUF012  never written to
 
     @property
     def label(self) -> str:
         return self.algorithm + (f" from {self.baseline}" if self.baseline else "")
 
 
+DECAY = {"weight_schedule": "decay"}  # as printed the weight stays at 1, which is f-CPO and f-PCPO
 ROWS = (
     Row("space", DEMONSTRATED),
     Row("pcpo", None),
-    Row("d-pcpo", DEMONSTRATED),
+    Row("d-pcpo", DEMONSTRATED, DECAY),
     Row("f-pcpo", DEMONSTRATED),
-    Row("d-cpo", DEMONSTRATED),
+    Row("d-cpo", DEMONSTRATED, DECAY),
     Row("space-printed", DEMONSTRATED),
     Row("f-cpo", DEMONSTRATED),
 )
@@ -91,6 +93,7 @@ def run(options: argparse.Namespace) -> None:
                 out=out,
                 progress=False,
                 log=(),
+                **row.options,
                 **settings(options),
             )
         print(f"{out.name}: {end} updates, {time.time() - began:.0f} s", flush=True)

@@ -61,6 +61,12 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         "a share of what reward adds": ("within_reach + besides, metric=metric", "within_reach, metric=metric"),
         "a share of what the pull adds": ("model.taken @ safe.step + besides, b)", "model.taken @ safe.step, b)"),
         "a promise of a share": ("Move(safe, model.taken @ safe + besides)", "Move(safe, model.taken @ safe)"),
+        "as much of a step of another length": ("factor * ascent, factor * besides", "factor * ascent, besides"),
+    },
+    "errors_that_reward_and_cost_have_in_common_add_no_cost": {
+        "they add to it": ("model.besides(ascent) - length * model.seeming", "model.besides(ascent)"),
+        "they take it away twice": ("- length * model.seeming", "- 2.0 * length * model.seeming"),
+        "of a step of another length": ("- length * model.seeming", "- model.seeming"),
     },
     "trust_begins_small_at_a_baseline": {
         "trust in advance": ("FIRST_TRUST if options.earned_trust and baseline.begun else 1.0", "1.0"),

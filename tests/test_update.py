@@ -205,8 +205,8 @@ def test_the_divergence_needs_both_of_its_terms():
     assert np.linalg.norm(part["score"] - expected) > 0.15 * size
 
 
-def test_the_noise_of_a_cost_gradient_is_the_difference_of_two_halves():
-    """Even columns against odd ones, each an episode: c_noise is half the difference of what each half says, but for
+def test_the_noise_of_gradients_is_the_difference_of_two_halves():
+    """Even columns against odd ones, each an episode: the noise is half the difference of what each half says, but for
     advantages that are centred over both."""
     horizon = 3
     env = Drift(horizon)
@@ -224,8 +224,12 @@ def test_the_noise_of_a_cost_gradient_is_the_difference_of_two_halves():
         for start, by in ((0, 1), (0, 2), (1, 2))
     )
     np.testing.assert_allclose(0.5 * (even.c + odd.c), whole.c, atol=0.01 * np.abs(whole.c).max())
-    expected, found = 0.5 * np.asarray(even.c - odd.c), np.asarray(whole.c_noise)
-    assert np.abs(found - np.sign(np.sum(found * expected)) * expected).max() <= 0.1 * np.abs(expected).max()
+    signs = []
+    for first, second, found in ((even.c, odd.c, whole.c_noise), (even.g, odd.g, whole.g_noise)):
+        expected, found = 0.5 * np.asarray(first - second), np.asarray(found)
+        signs.append(np.sign(np.sum(found * expected)))
+        assert np.abs(found - signs[-1] * expected).max() <= 0.1 * np.abs(expected).max()
+    assert signs[0] == signs[1]  # which half counts as which does not matter, but it is the same for both
 
 
 def test_c_times_step_predicts_the_change_of_the_cost():

@@ -331,8 +331,7 @@ class StepInputs(NamedTuple):
     steps go: every step of an episode counts alike, as everywhere in the field, because J_R forgets all but the first
     steps of a long episode; times the mean of discount^t, so that it is of the size of `gain` and may be added to a, c.
 
-    What a step does not use is not computed: the compiler leaves it out. `batch`, `policy` and `key` are for
-    first-order methods, which descend on minibatches of a loss of their own instead of solving with F.
+    What a step does not use the compiler leaves out. First-order methods descend on a loss of their own: `batch` etc.
     """
 
     g: Array  # (P,) direction of reward
@@ -350,6 +349,7 @@ class StepInputs(NamedTuple):
     tolerance: Array | float = 0.0  # above a limit, up to which it counts as kept
     J_R: Array | float = math.nan  # () of the batch
     c_noise: Array | float = 0.0  # (K, P) a sample of the error of each c, for rules that need it
+    g_noise: Array | float = 0.0  # (P,) and that of g, from the same episodes
     batch: Any = None  # Batch
     policy: Any = None  # (step (P,), rows (n,)) -> distribution at theta + step on those rows of the batch
     key: Any = None  # for steps that draw random numbers

@@ -148,6 +148,22 @@ def check_what_reward_and_pull_add_to_a_cost_counts_in_full(module):
     assert float(pulled.step[1]) <= 0.1 + 1e-4
 
 
+def check_errors_that_reward_and_cost_have_in_common_add_no_cost(module):
+    """The step E1 seems to add 0.8 of cost, and 0.2 of that is an error that both gradients have made."""
+    c = 0.8 * E1 + 0.6 * E2
+    noise = {"c_noise": [0.4 * E1], "g_noise": 0.5 * E1}
+    found = propose(module, inputs_of(c=c, d=-0.6, **noise), ascent_factor=1.0)
+    close(found.step, E1)
+    close(found.memory.promise.cost_change, [0.6])
+    noise["g_noise"] *= 2.0  # a reward of other units: its gradient is twice as long, and so is the error of it
+    longer = propose(module, inputs_of(g=2.0 * E1, c=c, d=-0.6, **noise), ascent_factor=1.0)
+    close([*longer.step, *longer.memory.promise.cost_change], [1.0, 0.0, 0.0, 0.6])
+    believed = propose(
+        module, inputs_of(c=c, d=-0.6, **noise), ascent_factor=1.0, shrink_cost_gradients=False
+    )  # there the step crosses the limit by 0.2, which takes as much to bring it back
+    close(believed.step, E1 - 0.2 * c)
+
+
 def check_a_reward_step_never_undoes_recovery(module):
     """Reward and cost agree, and the limit is out of reach: the step ends where bounded recovery does."""
     inputs = inputs_of(c=E1, d=30.0)

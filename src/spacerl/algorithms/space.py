@@ -27,6 +27,7 @@ from spacerl.core.steps import (
     backtrack,
     farthest_ascent,
     metric_directions,
+    natural_length,
     natural_step,
     project,
     within_kl,
@@ -165,13 +166,15 @@ class CostModel(NamedTuple):
 
     A correction against a cost goes along its gradient, noise included, and what it takes away is partly noise, which
     is not there to be taken: only the reliable share of it counts. What a move for reward or toward the baseline adds
-    was not chosen by that noise, and counts in full: by `taken`, plus what `besides` says.
+    was not chosen by that noise, and counts in full: by `taken`, plus what `besides` says. But the gradient of the
+    reward is of the same episodes, and where its errors go with those of the cost's, so does what it seems to add.
     """
 
     full: Array  # (K, P) gradients
     taken: Array  # (K, P) their reliable share
     ways: Array  # (K, P) L^-1 taken
     share: Array  # (K,) what is reliable
+    seeming: Array  # (K,) of what F^-1 g adds, what errors that g and c have in common make of it
 
     def besides(self, move: Array) -> Array:
         return (self.full - self.taken) @ move
@@ -183,11 +186,13 @@ def cost_model(options: GuardOptions, inputs: StepInputs, directions: Array, noi
     The expectation of c.L^-1 c is that of the true gradient plus that of the noise, which c_noise.L^-1 c_noise
     measures: the factor of James and Stein. Along its own direction that share of a gradient is there.
     """
-    share = jnp.ones(inputs.d.shape)
+    share, seeming = jnp.ones(inputs.d.shape), jnp.zeros(inputs.d.shape)
     if options.shrink_cost_gradients:
         length, noise = jnp.sum(inputs.c * directions, axis=1), jnp.sum(inputs.c_noise * noise_directions, axis=1)
         share = jnp.where(length > TINY, jnp.clip(1.0 - noise / jnp.maximum(length, TINY), LEAST_SHARE, 1.0), 1.0)
-    return CostModel(inputs.c, share[:, None] * inputs.c, share[:, None] * directions, share)
+        if options.projection == "kl":  # L^-1 c_noise is F^-1 c_noise
+            seeming = noise_directions @ jnp.broadcast_to(inputs.g_noise, inputs.g.shape)
+    return CostModel(inputs.c, share[:, None] * inputs.c, share[:, None] * directions, share, seeming)
 
 
 class Move(NamedTuple):
@@ -196,23 +201,24 @@ class Move(NamedTuple):
 
 
 def safe_step(
-    options: GuardOptions, inputs: StepInputs, model: CostModel, ascent: Array, limits: Array, delta: Array
+    options: GuardOptions, inputs: StepInputs, model: CostModel, x_g: Array, limits: Array, delta: Array
 ) -> Move:
     """Along the costs' limits (K,), with as much of the reward step as the trust region has room for.
 
     Far above a limit the linearised cost says nothing about a step as long as it asks for: recover in several. What
     recovery cannot reach in this one is the limit for the reward step, which is held there with whatever KL that takes.
     """
-    metric, origin = metric_of(inputs, options.projection), jnp.zeros_like(ascent)
+    metric, origin = metric_of(inputs, options.projection), jnp.zeros_like(x_g)
     recovery = project(origin, model.taken, model.ways, limits, metric=metric)
     recovery = within_kl(recovery, inputs, options.projection_kl_bound * jnp.min(model.share))
     within_reach = limits - jnp.maximum(model.taken @ recovery + limits, 0.0)
+    length = natural_length(inputs.g, x_g, delta)
+    ascent = length * x_g
+    besides = model.besides(ascent) - length * model.seeming
     if metric is not None and options.ascent_factor > 1.0:
         costs = (model.taken, model.ways, within_reach)
-        ascent *= farthest_ascent(
-            ascent, *costs, delta, inputs.fisher, options.ascent_factor, lift=model.besides(ascent)
-        )
-    besides = model.besides(ascent)
+        factor = farthest_ascent(ascent, *costs, delta, inputs.fisher, options.ascent_factor, lift=besides)
+        ascent, besides = factor * ascent, factor * besides
     safe = ascent + project(ascent, model.taken, model.ways, within_reach + besides, metric=metric)
     return Move(safe, model.taken @ safe + besides)
 
@@ -279,7 +285,7 @@ def space(options: SpaceOptions) -> Algorithm:
         x_g, directions = metric_directions(inputs, solved_for, options.projection)
         directions, noise_directions = directions[: K + 1], directions[K + 1 :]
         model = cost_model(options, inputs, directions[:K], noise_directions)
-        safe = safe_step(options, inputs, model, natural_step(inputs.g, x_g, delta), limits, delta)
+        safe = safe_step(options, inputs, model, x_g, limits, delta)
         budget = state.trust * jnp.where(seeks, state.seek_kl, state.kappa)
         far = jnp.dot(inputs.a, safe.step) + b > 0.0  # who is near enough is pulled by nothing, not by rounding
         pull = pull_step(options, inputs, model, safe, limits, (directions[K], b), budget)

@@ -23,8 +23,13 @@ PARALLEL = 1e-5  # squared sine between two normals under which they count as pa
 
 def natural_step(g: Array, x: Array, delta: Array) -> Array:
     """argmax_s g.s subject to s^T F s / 2 <= delta, given x = F^-1 g: s = sqrt(2 delta / g.x) x (step 1 of SPACE)."""
+    return natural_length(g, x, delta) * x
+
+
+def natural_length(g: Array, x: Array, delta: Array) -> Array:
+    """The factor on x = F^-1 g with which it spends delta."""
     q = jnp.dot(g, x)
-    return jnp.where(q > TINY, jnp.sqrt(2.0 * delta / jnp.where(q > TINY, q, 1.0)), 0.0) * x
+    return jnp.where(q > TINY, jnp.sqrt(2.0 * delta / jnp.where(q > TINY, q, 1.0)), 0.0)
 
 
 def metric_directions(inputs: StepInputs, normals: Array, projection: str) -> tuple[Array, Array]:

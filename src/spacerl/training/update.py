@@ -192,7 +192,8 @@ def surrogates(learner: Learner, batch: Batch, dist: Any) -> Array:
     visited) and the direct term (what is done in them).
     """
     weighted = jnp.exp(dist.log_prob(batch.action) - batch.log_prob) * batch.weight
-    reward = (batch.weight @ batch.discounting) * (weighted @ batch.reward_advantage)
+    mean_discounting = jnp.abs(batch.weight) @ batch.discounting  # weights of a contrast are signed
+    reward = mean_discounting * (weighted @ batch.reward_advantage)
     divergence = jnp.array(0.0)
     if batch.baseline_dist is not None:
         kind = learner.algorithm.divergence_gradient
@@ -217,6 +218,7 @@ class Gradients(NamedTuple):
     a: Array  # (P,)
     c: Array  # (K, P)
     c_noise: Array  # (K, P)
+    g_noise: Array  # (P,)
 
 
 def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> Gradients:
@@ -229,7 +231,7 @@ def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> Gradien
         if not noisy:
             return values
         contrasted = surrogates(learner, batch._replace(weight=batch.weight * batch.contrast), distribution)
-        return jnp.concatenate([values, contrasted[1:-1]])
+        return jnp.concatenate([values, contrasted[:-1]])
 
     if size is None:
         dist, pull_back = jax.vjp(lambda t: family.apply(t, batch.inputs), theta)
@@ -243,8 +245,8 @@ def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> Gradien
         rows = chunked_pull_back(family.apply, theta, batch.inputs, by_sample, size)
         rows, gain = rows[:-1], rows[-1]
     c = rows[1 : K + 1]
-    noise = rows[K + 2 :] if noisy else jnp.zeros_like(c)
-    return Gradients(g=rows[0], gain=gain, a=rows[K + 1], c=c, c_noise=noise)
+    noise = rows[K + 2 :] if noisy else jnp.zeros_like(rows[: K + 1])
+    return Gradients(g=rows[0], gain=gain, a=rows[K + 1], c=c, c_noise=noise[1:], g_noise=noise[0])
 
 
 def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array, key: Any = None) -> StepInputs:
@@ -261,6 +263,7 @@ def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array, 
         b=batch.J_D - learner.algorithm.threshold(state.algorithm),
         c=gradients.c,
         c_noise=gradients.c_noise,
+        g_noise=gradients.g_noise,
         d=batch.J_C - h_C,
         solve=lambda rhs: conjugate_gradient(product, rhs, config.cg_iterations),
         fisher=product,
