@@ -155,17 +155,23 @@ def figure(options: argparse.Namespace) -> None:
         found = curves(options, row)
         if found is None:
             continue
-        style: dict[str, Any] = {"color": f"C{i}", "linewidth": 2.2 if row.algorithm == "space" else 1.2}
-        J_R, J_C, J_D, h_D, violation = (found[..., j].mean(axis=0) for j in range(5))
-        reward.plot(J_R, label=row.label, **style)
-        cost.plot(J_C, **style)
-        divergence.plot(J_D, **style)
-        if row.algorithm.startswith("space"):
-            divergence.plot(h_D, linestyle=":", label=f"h_D of {row.algorithm}", **style)
-        both.plot(violation, J_R, **style)
+        mean = found.mean(axis=0, keepdims=True)
+        for lines, width, alpha in ((mean, 2.2, 1.0), (found, 0.7, 0.5)):
+            for each in lines:
+                style: dict[str, Any] = {"color": f"C{i}", "linewidth": width, "alpha": alpha}
+                named = {"label": row.label} if lines is mean else {}
+                J_R, J_C, J_D, h_D, violation = each.T[:5]
+                reward.plot(J_R, **named, **style)
+                cost.plot(J_C, **style)
+                both.plot(violation, J_R, **style)
+                if lines is mean:
+                    divergence.plot(J_D, **style)
+                    if row.algorithm.startswith("space"):
+                        divergence.plot(h_D, linestyle=":", label=f"h_D of {row.algorithm}", **style)
     cost.axhline(LIMIT, color="0.4", linestyle="--", linewidth=0.9)
-    reward.set(xlabel="update", ylabel="J_R")
-    cost.set(xlabel="update", ylabel="J_C; dashed: h_C")
+    reward.set(xlabel="update", ylabel="J_R; thin: each seed")
+    cost.set(xlabel="update", ylabel="J_C; dashed: h_C", ylim=(-0.2, None))
+    cost.set_yscale("symlog", linthresh=LIMIT, linscale=1.0)  # linear as far as the limit
     divergence.set(xlabel="update", ylabel="J_D; dotted: h_D", yscale="symlog")
     both.set(xlabel="sum of violations so far", ylabel="J_R")
     reward.legend(fontsize=7, frameon=False)

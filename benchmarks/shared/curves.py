@@ -42,7 +42,11 @@ def kept_in_words(costs: np.ndarray, limit: float) -> str:
 
 
 def with_interval(values: np.ndarray) -> str:
-    """The mean, and half of its interval where there is more than one value."""
+    """The mean and half of its interval; of two values both, since an interval from two says nothing."""
+    if np.isnan(values).all():
+        return "-"
+    if len(values) <= 2:
+        return ", ".join(f"{value:.4g}" for value in values)
     interval = mean_interval(values)
     half = (interval.high - interval.low) / 2
     return f"{values.mean():.4g}" + (f" ± {half:.2g}" if np.isfinite(half) else "")
