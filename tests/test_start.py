@@ -53,15 +53,16 @@ def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1, J_C_error=0.0
         ("auto", summary_of() | {"all": [summary_of(J_C=9.0, J_R=9.0), summary_of(J_R=2.0), summary_of(J_R=3.0)]}, 2),
         ("baseline", summary_of() | {"all": [summary_of(J_C=9.0, J_R=9.0), summary_of(J_R=2.0)]}, 1),
         # A fresh policy has J_C 30 with a standard error of 0.5.
-        ("auto", summary_of(J_C=28.9, costly=True), 0),
-        ("auto", summary_of(J_C=29.1, costly=True), None),  # less, but not for certain
-        ("auto", summary_of(J_C=28.5, J_C_error=0.5, costly=True), None),
-        ("auto", summary_of(J_C=20.0, J_R=1.1, costly=True), None),  # earns no more for certain
-        ("auto", summary_of(J_C=20.0, h_C=0.0, costly=True), 0),
-        ("auto", summary_of(J_C=20.0, J_R=9.0, costly=True) | {"all": [summary_of(J_C=20.0), summary_of(J_R=3.0)]}, 1),
+        ("auto", summary_of(J_C=10.9, costly=True), 0),  # a quarter of 25, less one of two standard errors, above 5
+        ("auto", summary_of(J_C=11.1, costly=True), None),  # less, but not for certain
+        ("auto", summary_of(J_C=10.5, J_C_error=0.3, costly=True), None),
+        ("auto", summary_of(J_C=20.0, costly=True), None),  # safer, but not by far
+        ("auto", summary_of(J_C=10.0, J_R=1.1, costly=True), None),  # earns no more for certain
+        ("auto", summary_of(J_C=7.0, h_C=0.0, costly=True), 0),
+        ("auto", summary_of(J_C=10.0, J_R=9.0, costly=True) | {"all": [summary_of(J_C=10.0), summary_of(J_R=3.0)]}, 1),
         (
             "auto",
-            summary_of(costly=True) | {"all": [summary_of(J_C=20.0, J_R=3.0), summary_of(J_C=9.0, J_R=2.5)]},
+            summary_of(costly=True) | {"all": [summary_of(J_C=10.0, J_R=3.0), summary_of(J_C=9.0, J_R=2.5)]},
             0,
         ),
     ],

@@ -58,7 +58,7 @@ class MainSettings:
     Of several, each update takes the nearest."""
     start: Literal["auto", "fresh", "baseline"] = "auto"
     """Policy to begin with: a fresh one, the baseline itself, or (auto, guarded SPACE) the baseline where it keeps the
-    limit, or nearly, or costs less than a fresh policy, and earns more. Other algorithms begin fresh unless asked."""
+    limit, or nearly, or breaks it far less than a fresh policy, and earns more. Others begin fresh unless asked."""
     preset: Annotated[Literal["spacerl", "paper"], Bookkeeping] = "spacerl"
     """Whose settings those are that are not given: ours, or those of the paper's tables (trust region, critics, lambda
     of the costs)."""

@@ -29,6 +29,7 @@ from spacerl.types import Array, BatchEnv, InputError, JaxEnv, Policy, Rollout, 
 
 FITTING_STEPS, MINIBATCH, RATE = 2000, 1024, 3e-3
 ROUNDS, CLOSE, HELD_OUT = 5, 0.05, 10  # of so many steps at most; nats that are near enough; every tenth row judges
+FAR_SAFER = 0.25  # of what a fresh policy breaks a limit by, up to which beginning at an unsafe baseline is worth it
 CRITIC_FITS = 20  # on the same episodes: a first step must not follow critics that know nothing
 
 
@@ -57,8 +58,9 @@ def begin(parts: Parts, say: bool = False) -> tuple[TrainState, dict[str, Any] |
 
 def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
     """Of baselines that keep the limit, or nearly, the one that earns most, if that is more than a fresh policy earns,
-    by two standard errors. Where all break it, the one that earns most, if it is better than a fresh policy in cost,
-    too, by as much: to begin fresh would be to break the limit further."""
+    by two standard errors. Where all break it, the one that earns most, if it breaks it by no more than a quarter of
+    what a fresh policy does, for certain: who begins there keeps habits that are hard to lose, and a fresh policy that
+    is not much worse comes back faster."""
     config = parts.config
     everyone = summary.get("all", [summary])
     if config.start == "fresh":
@@ -76,7 +78,7 @@ def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
     better = more > doubt
     if better and safe:
         return Choice(best, f"begins at the baseline: {told}, {costs}")
-    if better and excess(chosen, CERTAIN) < excess(fresh, -CERTAIN):
+    if better and excess(chosen, CERTAIN) < FAR_SAFER * excess(fresh, -CERTAIN):
         return Choice(best, f"begins at the baseline: {told}, {costs}, where a fresh policy has J_C {fresh['J_C']:.3g}")
     why = told if safe else f"baseline '{chosen['name']}' has {costs}"
     return Choice(None, f"begins fresh: {why}")
