@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import signal
 import subprocess
 import sys
@@ -44,9 +45,12 @@ def patient(seconds: int = PATIENCE) -> Iterator[None]:
     before = {number: signal.signal(number, over) for number in (signal.SIGALRM, signal.SIGPROF)}
     signal.setitimer(signal.ITIMER_REAL, 10 * seconds)
     signal.setitimer(signal.ITIMER_PROF, seconds)  # a busy machine takes its time
+    # A library that never returns to Python hears no signal: then the attack ends there, and says where it was.
+    faulthandler.dump_traceback_later(20 * seconds, exit=True, file=sys.__stderr__)
     try:
         yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
         for timer in (signal.ITIMER_REAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
         for number, handler in before.items():
