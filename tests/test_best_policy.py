@@ -62,7 +62,8 @@ def test_the_best_is_the_one_that_earns_most_within_all_limits_and_else_the_one_
     parts = assemble(resolve({**settings, "task": "own:payment"}), spacerl.training.assemble.Given(env=Payment()))
     folder, kept = RunFolder(tmp_path), []
     for update, action in enumerate((5.0, 4.0, 1.0, 1.5, 1.2, 8.0), start=1):
-        evaluation.evaluate_run(parts, folder, always(parts, action), update, 10 * update)
+        row = evaluation.evaluated(parts, always(parts, action), update, 10 * update)
+        evaluation.keep_evaluation(folder, parts.config, always(parts, action), row)
         kept.append(spacerl.load_policy(folder.best_path).predict(np.zeros(1), deterministic=True)[0].item())
     assert kept == [5.0, 4.0, 1.0, 1.5, 1.5, 1.5]
     rows = folder.evaluations()
@@ -77,7 +78,8 @@ def test_the_best_earns_most_within_the_limits_and_their_tolerance(tmp_path):
     parts = assemble(resolve({**settings, "task": "own:payment"}), spacerl.training.assemble.Given(env=Payment()))
     folder = RunFolder(tmp_path)
     for update, action in enumerate((2.1, 1.0, 1.9, 2.1), start=1):
-        evaluation.evaluate_run(parts, folder, always(parts, action), update, 10 * update)
+        row = evaluation.evaluated(parts, always(parts, action), update, 10 * update)
+        evaluation.keep_evaluation(folder, parts.config, always(parts, action), row)
     rows = folder.evaluations()
     assert [row["best"] for row in rows] == [1, 1, 1, 0]
     assert [row["excess"] > 0 for row in rows] == [True, False, False, True]

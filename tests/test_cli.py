@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import spacerl
@@ -25,6 +26,7 @@ from spacerl.training import baselines as making
 from spacerl.training import loop
 from spacerl.training import train as training
 from spacerl.training.programs import Program
+from spacerl.types import RunInterrupted
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -309,6 +311,33 @@ def test_baseline_show_of_a_task_without_any_is_bad_input(capsys, monkeypatch):
         main(["baseline", "show", "car-racing"])
     assert stop.value.code == 2
     assert "spacerl baseline make car-racing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("when", ["while it trains", "while it is measured"])
+def test_an_interrupted_baseline_make_keeps_what_was_trained(when, capsys, monkeypatch, tmp_path):
+    task, done = TASKS["point-circle"], []
+    small = dataclasses.replace(task, settings={**task.settings, "batch_size": 100, "hidden": (4,)})
+    monkeypatch.setitem(TASKS, "point-circle", small)
+    monkeypatch.setattr(making.tempfile, "tempdir", str(tmp_path))
+
+    def interrupted(*given):
+        if when == "while it is measured" or len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(given)
+        return real(*given)
+
+    if when == "while it trains":
+        real = loop.one_update
+        monkeypatch.setattr(loop, "one_update", interrupted)
+    else:
+        monkeypatch.setattr(making, "_measured", interrupted)
+    with pytest.raises((RunInterrupted, KeyboardInterrupt)):
+        making.make_baseline("point-circle", "reward", tmp_path / "pi_B", {"updates": 4}, progress=False)
+    told = capsys.readouterr().err
+    (run,) = tmp_path.glob("spacerl-*/run")
+    assert f"what was trained is in '{run}', which serves as a baseline too" in told
+    assert RunFolder(run).newest_update() == (2 if done else 4)
+    assert spacerl.load_policy(run).predict(np.zeros(9))[0].shape == (2,)
 
 
 def test_baseline_make_writes_a_policy_with_its_facts(capsys, monkeypatch):

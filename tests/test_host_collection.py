@@ -38,6 +38,7 @@ from spacerl.rollout import host
 from spacerl.rollout.adapter import JaxBatchEnv
 from spacerl.rollout.evaluate import Play, episode_returns, episode_sums, play_on_device
 from spacerl.rollout.host import Recording, pack
+from spacerl.training.train import say_what_failed
 from spacerl.training.update import initial_state, make_batch, nearest_baseline, with_policy
 from spacerl.types import IDLE, RESET, STEP, ActionSpace, BatchEnv, EnvSpec, InputError, JaxEnv, Tick
 from support.environments import Faulty, Geometric, Image, Line, Mixed, Odd, RarelyOdd, SlowToMake, Unseeded
@@ -677,6 +678,25 @@ def test_a_fault_that_comes_again_takes_the_lanes_of_its_worker_alone(tmp_path):
         assert result.lost.tolist() == [False, False, True, True]
         result = env.tick(np.where(result.lost, RESET, STEP), idle(env), np.zeros(4, bool), np.arange(4))
         assert result.obs[:, 1].tolist() == [2, 2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([{"worker_restarts": 0.0, "lost_episodes": 0.0}, {}], ""),
+        ([{"worker_restarts": 2.0, "lost_episodes": 0.0}] * 2, "replaced 4 times and all of their episodes went on;"),
+        (
+            [{"worker_restarts": 1.0, "lost_episodes": 2.0}, {"worker_restarts": 0.0, "lost_episodes": 1.0}],
+            "replaced 1 times and 3 episodes were lost, and faults end long episodes sooner than short ones: their "
+            "means may be biased;",
+        ),
+    ],
+)
+def test_the_end_of_a_run_sums_up_what_failed(rows, told, capsys):
+    say_what_failed(rows)
+    printed = capsys.readouterr().err
+    assert told in printed
+    assert bool(printed) == bool(told)
 
 
 def test_an_environment_that_is_another_one_each_time_loses_its_episodes_and_says_so(tmp_path):

@@ -611,6 +611,11 @@ def test_arguments_from_texts(texts, parsed):
     assert dict(parse_arguments(texts)) == parsed
 
 
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 100_000])
+def test_more_json_than_python_reads_is_a_text(value):
+    assert parse_arguments((f"x={value}",)) == (("x", value),)
+
+
 @pytest.mark.parametrize("text", ["n", "=3", "a b=3", ""])
 def test_arguments_that_are_none(text):
     with pytest.raises(InputError, match="is not NAME=VALUE"):

@@ -434,6 +434,38 @@ def test_a_folder_that_is_removed_while_the_run_goes_on_is_one_sentence(run):
     assert "\n" not in str(stop.value)
 
 
+def test_what_lies_where_a_run_was_moved_from_is_left_alone(run):
+    """Somebody moves the folder, and another process begins a run of the same name."""
+    others = sole_writer(run)
+
+    def replace(row):
+        run.rename("moved")
+        shutil.copytree("moved", run, ignore=shutil.ignore_patterns(LOCK))
+        others.__enter__()
+
+    with pytest.raises(RunStopped, match="run folder 'run' is gone: it was removed or moved"):
+        spacerl.resume(run, updates=12, progress=False, log=(), on_update=replace)
+    assert is_locked(run)
+    with pytest.raises(InputError, match="is being written by process"):
+        spacerl.resume(run, updates=12, progress=False, log=())
+    others.__exit__(None, None, None)
+    assert RunFolder(run).checkpoint_updates()[-1] == 8
+    assert len(rows_of(run)) == len(rows_of(Path("moved"))) == 9  # the row of the update in which it was moved
+
+
+def test_evaluations_that_cannot_be_written_are_one_sentence(run):
+    settings = SMALL | {"evaluate_every": 2, "evaluation_episodes": 2}
+
+    def spoil(row):
+        Path("other/evaluations.csv").mkdir(exist_ok=True)
+
+    with pytest.raises(
+        RunStopped, match=r"evaluations.csv' cannot be written: Is a directory; the state after"
+    ) as stop:
+        spacerl.train("point-circle", updates=4, out="other", log=(), on_update=spoil, **settings)
+    assert "spacerl resume other" in str(stop.value)
+
+
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(run, whole, monkeypatch):
     """The disk fills up in the midst of a checkpoint: the one before it is whole, and half of one is none."""
     (run / "checkpoints" / "update-000008.safetensors").unlink()

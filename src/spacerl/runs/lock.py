@@ -20,6 +20,7 @@ from spacerl.types import InputError
 
 LOCK, CONFIG = ".lock", "config.json"
 UNFINISHED = ".tmp"  # how names end of what was not finished when its process was killed
+HELD: dict[Path, list[int]] = {}  # open lock files of this process by the folders they were made in, oldest first
 UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # file systems without locks
 
 
@@ -34,13 +35,18 @@ def sole_writer(folder: Path) -> Iterator[None]:
         handle = _locked(path)
     except OSError as error:
         raise cannot_write(folder, error) from error
+    known_as = folder.absolute()
+    HELD.setdefault(known_as, []).append(handle)
     try:
         remove_unfinished(folder)
         yield
     finally:
-        # While it is held: whoever waits for this file finds that it is gone, and takes a new one.
+        # While it is held: whoever waits for this file finds that it is gone, and takes a new one. One that lies there
+        # since our folder was moved is another's.
         with contextlib.suppress(OSError):
-            path.unlink()
+            if _is_the_file(path, handle):
+                path.unlink()
+        HELD[known_as].remove(handle)
         os.close(handle)
         for each in missing:  # folders that nothing was put into
             with contextlib.suppress(OSError):
@@ -66,7 +72,7 @@ def _locked(path: Path) -> int:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            there = os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(handle))
+            there = _is_the_file(path, handle)
         except BlockingIOError:
             holder = _holder(handle)
             os.close(handle)
@@ -85,6 +91,16 @@ def _locked(path: Path) -> int:
             os.write(handle, json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": now}).encode())
             return handle
         os.close(handle)  # its last owner removed it in the meantime
+
+
+def _is_the_file(path: Path, handle: int) -> bool:
+    return os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(handle))
+
+
+def is_still_ours(folder: Path) -> bool:
+    """Whether a folder that this process is the writer of is still where it was; true of those it never locked."""
+    handles = HELD.get(folder.absolute())
+    return not handles or _is_the_file(folder / LOCK, handles[0])
 
 
 def _holder(handle: int) -> str:

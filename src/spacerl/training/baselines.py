@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +53,9 @@ def make_baseline(
     algorithm = "pretrain" if settings.get("baseline") else "pcpo"
     chosen = USUAL | {"algorithm": algorithm} | dict(settings) | {"task": task, "cost_limit": limit}
     draft = resolve(chosen)
-    with tempfile.TemporaryDirectory() as scratch:
-        result = train_run(draft, Given(), Path(scratch) / "run", Watching(progress, log=()))
-    config, episodes, measured = _measured(draft, result.policy, own)
+    with scratch_run() as run:
+        result = train_run(draft, Given(), run, Watching(progress, log=()))
+        config, episodes, measured = _measured(draft, result.policy, own)
     facts = {
         "task": task,
         "kind": kind,
@@ -70,6 +73,22 @@ def make_baseline(
     }
     keep_policy(out, result.policy.family, result.policy.theta, facts)
     return facts
+
+
+@contextlib.contextmanager
+def scratch_run() -> Iterator[Path]:
+    """A run folder that is needed until all went well. Where it did not, what was trained stays there."""
+    scratch = Path(tempfile.mkdtemp(prefix="spacerl-"))
+    run = scratch / "run"
+    try:
+        yield run
+    except BaseException:
+        if (run / "policy.safetensors").exists():
+            print(f"what was trained is in '{run}', which serves as a baseline too", file=sys.stderr)
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def keep_policy(out: Path, family: PolicyFamily, theta: Array, facts: Mapping[str, Any], spaces: str = "") -> None:

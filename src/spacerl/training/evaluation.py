@@ -27,8 +27,8 @@ def is_due(config: RunConfig, done: int) -> bool:
     return 0 < every <= done and (done % every == 0 or done == config.updates)
 
 
-def evaluate_run(parts: Parts, folder: RunFolder, policy: ActingPolicy, update: int, env_steps: int) -> None:
-    """A row of evaluations.csv, and the policy kept as best.safetensors where it is the best so far."""
+def evaluated(parts: Parts, policy: ActingPolicy, update: int, env_steps: int) -> Row:
+    """A row of evaluations.csv, but for whether it is the best one."""
     config = parts.config
     play = Play(config.evaluation_episodes, config.rollout_length, SEED, config.evaluation_mode == "deterministic")
     played = play_episodes(parts.env, policy, config.discount, play)
@@ -49,11 +49,16 @@ def evaluate_run(parts: Parts, folder: RunFolder, policy: ActingPolicy, update: 
     if len(names) > 1:
         for name, cost, limit in zip(names, J_C, limits, strict=True):
             row |= {f"J_C_{name}": float(cost), f"h_C_{name}": float(limit)}
+    return row
+
+
+def keep_evaluation(folder: RunFolder, config: RunConfig, policy: ActingPolicy, row: Row) -> None:
+    """The row, and the policy as best.safetensors where it is the best so far."""
     before = folder.evaluations()
     best = not before or _worth(row) > max(map(_worth, before))
     if best:
-        facts = {"J_R": row["J_R"], "J_C": row["J_C"], "evaluated_episodes": play.episodes}
-        info = {"task": config.task, "algorithm": config.algorithm, "update": update, **facts}
+        facts = {"J_R": row["J_R"], "J_C": row["J_C"], "evaluated_episodes": config.evaluation_episodes}
+        info = {"task": config.task, "algorithm": config.algorithm, "update": row["update"], **facts}
         save_policy(folder.best_path, policy.family, policy.theta, info, None, policy.spaces)
     folder.append_evaluation(row | {"best": int(best)})
 

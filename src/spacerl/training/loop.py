@@ -17,6 +17,7 @@ from spacerl.policies.files import save_policy
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.rollout.acting import ActingPolicy, acting
 from spacerl.runs.folder import RunFolder
+from spacerl.runs.lock import is_still_ours
 from spacerl.runs.versions import versions
 from spacerl.training import evaluation
 from spacerl.training.assemble import Parts
@@ -101,22 +102,28 @@ class NotWritten(RunStopped):
 
 @contextlib.contextmanager
 def written(loop: Loop) -> Iterator[None]:
-    """Files of the runs are written in here; one that cannot be is a sentence that says what is left."""
+    """Files of the runs are written in here; one that cannot be is a sentence that says what is left. What lies where a
+    run folder was, after somebody moved that, is another's."""
+    require_there(loop)
     try:
         yield
     except OSError as error:
-        gone = next((run.folder for run in loop.runs if not run.folder.config_path.exists()), None)
-        if gone is not None:
-            raise NotWritten(
-                f"run folder '{gone.path}' is gone: it was removed or moved while the run went on, and nothing more "
-                "of it can be saved"
-            ) from error
+        require_there(loop)
         whole = min((run.folder.checkpoint_updates() or [0])[-1] for run in loop.runs)
         where = str(error.filename or loop.runs[0].folder.path)
         raise NotWritten(
             f"'{where}' cannot be written: {error.strerror or error}; the state after update {whole} is saved: make "
             f"room, or allow writing there, and {loop.go_on}"
         ) from error
+
+
+def require_there(loop: Loop) -> None:
+    for run in loop.runs:
+        if not (run.folder.config_path.exists() and is_still_ours(run.folder.path)):
+            raise NotWritten(
+                f"run folder '{run.folder.path}' is gone: it was removed or moved while the run went on, and nothing "
+                "more of it can be saved"
+            )
 
 
 def one_update(loop: Loop, state: TrainState, done: int) -> tuple[TrainState, list[Row]]:
@@ -152,9 +159,13 @@ def evaluate(loop: Loop, state: TrainState, done: int) -> None:
     if not evaluation.is_due(loop.runs[0].parts.config, done):
         return
     for run, own in zip(loop.runs, loop.program.split(state), strict=True):
-        if all(row["update"] != done for row in run.folder.evaluations()):
+        with written(loop):
+            is_done = any(row["update"] == done for row in run.folder.evaluations())
+        if not is_done:
             policy = trained_policy(run.parts, own)
-            evaluation.evaluate_run(run.parts, run.folder, policy, done, int(own.env_steps))
+            row = evaluation.evaluated(run.parts, policy, done, int(own.env_steps))
+            with written(loop):
+                evaluation.keep_evaluation(run.folder, run.parts.config, policy, row)
 
 
 # Sinks and signals ----------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def parse_arguments(given: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
             raise InputError(f"env-args '{text}' is not NAME=VALUE, such as continuous=true")
         try:
             parsed.append((name, json.loads(value)))
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, or more of it than Python reads
             parsed.append((name, value))
     return tuple(parsed)
 
