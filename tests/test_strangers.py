@@ -208,9 +208,24 @@ def test_a_file_of_the_users_is_not_overwritten(command, run, tmp_path, monkeypa
     assert mine.read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    "name", ["metrics.csv", "config.json", "best.safetensors", "checkpoints/update-000002.safetensors"]
+)
+def test_a_page_takes_the_place_of_no_file_of_its_run(name, run, tmp_path, capsys):
+    folder = shutil.copytree(run, tmp_path / "run")
+    if not (folder / name).exists():
+        (folder / name).write_bytes((folder / "policy.safetensors").read_bytes())
+    before = (folder / name).read_bytes()
+    assert f"'{folder / name}' exists" in fails(capsys, "report", folder, "--out", folder / name)
+    assert (folder / name).read_bytes() == before
+
+
 def test_a_page_may_take_the_place_of_an_earlier_one(run, tmp_path):
     for _ in range(2):
         assert spacerl.report([run], out=tmp_path / "page.html").exists()
+    folder = shutil.copytree(run, tmp_path / "run")
+    (folder / "report.html").write_text("of a version whose pages did not say what wrote them")
+    assert "spacerl report" in spacerl.report([folder]).read_text()
 
 
 def test_a_number_of_thousands_of_digits_in_settings_is_one_sentence(tmp_path, capsys):

@@ -49,7 +49,8 @@ def write_report(run_dirs: PathLike | Iterable[PathLike], out_path: PathLike, ti
 
 def _require_no_other_file(out: Path) -> None:
     """A page may take the place of an earlier one, and of nothing else."""
-    if out.is_file() and not is_run(out.parent):  # a run's own page may be of a version that said nothing
+    own = out.name == "report.html" and is_run(out.parent)  # may be of a version that said nothing
+    if out.is_file() and not own:
         with open(out, "rb") as file:
             if GENERATOR not in file.read(2000):
                 raise InputError(
