@@ -156,10 +156,11 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
 }
 # Within a room: files that stand below others of it.
 STRICTER: dict[str, tuple[str, ...]] = {
-    "spacerl.runs.arrays": ("spacerl.types",),
+    "spacerl.runs.arrays": ("spacerl.types", "spacerl.runs.memory"),
     "spacerl.runs.fields": ("spacerl.types",),
     "spacerl.runs.formats": ("spacerl.types",),
-    "spacerl.runs.metrics": ("spacerl.types",),
+    "spacerl.runs.memory": ("spacerl.types",),
+    "spacerl.runs.metrics": ("spacerl.types", "spacerl.runs.text"),
     "spacerl.runs.names": ("spacerl.types",),
     "spacerl.runs.lock": ("spacerl.types",),
     "spacerl.runs.config": ("spacerl.types", "spacerl.runs.fields", "spacerl.runs.formats", "spacerl.runs.lock"),

@@ -8,6 +8,8 @@ import json
 import os
 import resource
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -62,6 +64,32 @@ def test_a_policy_that_describes_more_than_it_holds_takes_no_memory(sizes, tmp_p
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
 
 
+def policy_with_a_hole(path, numbers=2**40):
+    """A hundred bytes on the disk that it came from."""
+    spec = json.dumps({"kind": "gaussian", "obs_shape": [9], "action_size": 2, "hidden": [numbers]})
+    array = {"dtype": "F32", "shape": [numbers], "data_offsets": [0, 4 * numbers]}
+    header = json.dumps({"__metadata__": {"format": "spacerl-policy-1", "spec": spec}, "layers.0.weight": array})
+    path.write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    os.truncate(path, 8 + len(header) + 4 * numbers)
+    return path
+
+
+@pytest.mark.parametrize("command", ["baseline show {}", "evaluate {}", "export {} policy.npz"])
+def test_a_policy_that_is_a_hole_is_not_read(command, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = shutil.copytree(run, tmp_path / "run")
+    path = policy_with_a_hole(folder / "policy.safetensors")
+    said = fails(capsys, *command.format(path if command.startswith("baseline") else folder).split())
+    assert "policy.safetensors' is too large: it holds 4,398.0 GB and there are" in said
+
+
+def test_a_checkpoint_that_is_a_hole_is_not_read(run, tmp_path, capsys):
+    folder = shutil.copytree(run, tmp_path / "run")
+    for path in (folder / "checkpoints").iterdir():
+        os.truncate(path, 2**42)
+    assert "is too large: it holds 4,398.0 GB and there are" in fails(capsys, "resume", folder, "--updates", "3")
+
+
 def test_a_zip_bomb_is_not_unpacked(tmp_path):
     path = tmp_path / "model.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -105,6 +133,44 @@ def thousandfold() -> bytes:
         nodes = [helper.make_node(after[1], [a], [b], domain=after[0]) for a, b in (("x", "m"), ("m", "y"))]
         functions.append(helper.make_function("own", f"f{i}", ["x"], ["y"], nodes, opset))
     return model_of([helper.make_node("f0", ["obs"], ["action"], domain="own")], functions)
+
+
+def many_numbers(count: int) -> bytes:
+    """A few hundred bytes that make so many numbers of four bytes, and add them up."""
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    size = helper.make_tensor("size", onnx.TensorProto.INT64, [1], [count])
+    return model_of(
+        [
+            helper.make_node("Constant", [], ["size"], value=size),
+            helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+            helper.make_node("ReduceSum", ["zeros"], ["sum"], keepdims=0),
+            helper.make_node("Add", ["obs", "sum"], ["action"]),
+        ]
+    )
+
+
+def test_a_graph_gets_half_of_the_memory(tmp_path):
+    """In a process of its own: onnxruntime is limited once, by what was free then."""
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(many_numbers(100_000_000))
+    lines = (
+        "import resource, sys",
+        "from spacerl.policies.foreign import load_foreign, onnx",
+        "from spacerl.types import ActionSpace, InputError",
+        "onnx.host_memory = lambda: 600e6",
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss",
+        "try:",
+        "    load_foreign(sys.argv[1], ActionSpace('box', 4), (4,), trust=False)",
+        "except InputError as error:",
+        "    assert 'fails on observations' in str(error), error",
+        "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines), path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    assert int(done.stdout) < 200_000  # kB
 
 
 @pytest.mark.parametrize(
@@ -168,12 +234,22 @@ def test_a_page_holds_films_of_the_folder_and_nothing_that_a_link_leads_to(run, 
     assert base64.b64encode(b"secret of the user's").decode() not in page
 
 
-@pytest.mark.parametrize("command", ["export run policy.npz", "report run", "train --config run/config.toml"])
-def test_a_file_without_end_is_not_read_to_its_end(command, run, tmp_path, monkeypatch, capsys):
-    """Settings and JSON; a sparse file is large here and small where it came from."""
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("export run policy.npz", "environment.json"),
+        ("report run", "config.json"),
+        ("report run", "metrics.csv"),
+        ("resume run --updates 3", "metrics.csv"),
+        ("resume run --updates 3", "evaluations.csv"),
+        ("train --config run/config.toml", "config.toml"),
+    ],
+)
+def test_a_file_without_end_is_not_read_to_its_end(command, name, run, tmp_path, monkeypatch, capsys):
+    """Settings, JSON and tables; a sparse file is large here and small where it came from."""
     monkeypatch.chdir(tmp_path)
-    name = {"export": "environment.json", "report": "config.json"}.get(command.split()[0], "config.toml")
     folder = shutil.copytree(run, tmp_path / "run")
+    (folder / name).touch()
     os.truncate(folder / name, 2**40)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert f"run/{name}' is too large: more than " in fails(capsys, *command.split())

@@ -11,13 +11,14 @@ import jax
 import numpy as np
 
 from spacerl.core.distributions import DISTRIBUTIONS
-from spacerl.envs.memory import device_memory, require_memory
+from spacerl.envs.memory import device_memory
 from spacerl.policies.family import PolicyFamily
 from spacerl.policies.policy import NetworkPolicy
 from spacerl.policies.sampler import Sampler
 from spacerl.rollout.adapter import JaxBatchEnv
 from spacerl.rollout.device import likeliest_action, random_action, unroll
 from spacerl.rollout.host import sampling, ticks
+from spacerl.runs.memory import require_memory
 from spacerl.types import STEP, Array, BatchEnv, Env, EnvSpec, Episode, JaxEnv, Policy, Rollout
 
 MODES = ("stochastic", "deterministic")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spacerl.runs.memory import gigabytes, host_memory
 from spacerl.types import InputError
 
 
@@ -29,6 +30,7 @@ def read_arrays(path: Path, expected: str, kind: str) -> tuple[dict[str, np.ndar
     from safetensors import SafetensorError, safe_open
 
     try:
+        _require_room(path, kind)
         with safe_open(path, framework="numpy") as file:
             info = file.metadata() or {}
             if info.get("format") != expected:
@@ -40,3 +42,12 @@ def read_arrays(path: Path, expected: str, kind: str) -> tuple[dict[str, np.ndar
         raise InputError(
             f"{kind} '{path}' cannot be read (corrupt, cut short or not a safetensors file): {error}"
         ) from error
+
+
+def _require_room(path: Path, kind: str) -> None:
+    """Its arrays are as large as the file, which may be one hole that takes no room on the disk that it came from."""
+    size, there = path.stat().st_size, host_memory()
+    if size > there:
+        raise InputError(
+            f"{kind} '{path}' is too large: it holds {gigabytes(size)} GB and there are {gigabytes(there)} of memory"
+        )

@@ -25,7 +25,7 @@ from spacerl.runs.formats import upgraded
 from spacerl.runs.lock import UNFINISHED, cannot_write, remove_unfinished_of, sole_writer
 from spacerl.runs.metrics import History, MetricsTable, hash_of_lines, read_history, read_metrics
 from spacerl.runs.spaces import described, read_described
-from spacerl.runs.text import LARGEST_JSON, text_of
+from spacerl.runs.text import LARGEST_JSON, LARGEST_TABLE, content_of, text_of
 from spacerl.runs.toml import toml_text
 from spacerl.types import EnvSpec, InputError
 
@@ -248,7 +248,8 @@ class RunFolder:
     def _evaluation_lines(self, updates: int) -> tuple[str, list[str]]:
         """The header, and every whole line of a later update than the one before it."""
         path = self.evaluations_path
-        header, *lines = path.read_bytes().decode(errors="replace").split("\n") if path.is_file() else [""]
+        content = content_of(path, LARGEST_TABLE) if path.is_file() else b""
+        header, *lines = content.decode(errors="replace").split("\n")
         kept, last = [], -1
         for line in lines[:-1]:
             first = line.partition(",")[0]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spacerl.runs.text import LARGEST_TABLE, content_of, text_of
 from spacerl.types import InputError
 
 WORDS = {"true": 1.0, "false": 0.0, "": math.nan}
@@ -90,7 +91,7 @@ def hash_of_lines(header: str, lines: Sequence[str]) -> str:
 
 def read_history(path: Path) -> History:
     """The rows of a metrics.csv up to the first that is not the next update's."""
-    *lines, _ = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    *lines, _ = content_of(path, LARGEST_TABLE).split(b"\n") if path.is_file() else [b""]
     if not lines:
         return History()
     texts = [line.decode("utf-8", errors="replace").removesuffix("\r") for line in lines]
@@ -115,7 +116,7 @@ def read_history(path: Path) -> History:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return text_of(path, LARGEST_TABLE)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a table of metrics: {error}") from error
 

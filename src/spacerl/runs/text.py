@@ -7,17 +7,21 @@ from pathlib import Path
 from spacerl.types import InputError
 
 LARGE = 1e5
-LARGEST_SETTINGS, LARGEST_JSON = 10**6, 2 * 10**8  # bytes
+LARGEST_SETTINGS, LARGEST_JSON, LARGEST_TABLE = 10**6, 2 * 10**8, 2 * 10**8  # bytes
 
 
 def text_of(path: Path, largest: int) -> str:
-    """The text of a file, of which no more is read than `largest` bytes: a link to /dev/zero has no end, and a file
+    return content_of(path, largest).decode("utf-8")
+
+
+def content_of(path: Path, largest: int) -> bytes:
+    """The content of a file, of which no more is read than `largest` bytes: a link to /dev/zero has no end, and a file
     with holes takes no room on the disk that it came from."""
     with open(path, "rb") as file:
         content = file.read(largest + 1)
     if len(content) > largest:
         raise InputError(f"'{path}' is too large: more than {largest:,} bytes are not read")
-    return content.decode("utf-8")
+    return content
 
 
 def number_text(value: float, decimals: int) -> str:

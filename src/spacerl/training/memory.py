@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
-from spacerl.envs.memory import device_memory, require_memory
+from spacerl.envs.memory import device_memory
 from spacerl.rollout.device import environments_per_batch
 from spacerl.runs.config import RunConfig
+from spacerl.runs.memory import require_memory
 from spacerl.types import EnvSpec
 
 NUMBER = 4  # bytes

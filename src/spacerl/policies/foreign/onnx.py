@@ -5,9 +5,12 @@ Weights in a file of their own must lie in the folder of the graph; onnxruntime 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +27,7 @@ from spacerl.policies.foreign.common import (
     probe,
     reading_of,
 )
+from spacerl.runs.memory import gigabytes, host_memory
 from spacerl.runs.names import in_words
 from spacerl.types import ActionSpace, InputError
 
@@ -38,6 +42,8 @@ _DTYPES = {
 
 
 MOST_NODES = 1_000_000
+AS_ASKED = 1  # onnxruntime's name for taking no more memory than was asked for
+LARGEST_GRAPH = 2**31  # bytes; protobuf holds no more
 
 
 class Graph(NamedTuple):
@@ -99,6 +105,9 @@ def _require_sound(path: str, given: str, trust: bool) -> None:
     onnx = need("onnx", given, "an ONNX graph", "onnx")
     numpy_helper = need("onnx.numpy_helper", given, "an ONNX graph", "onnx")
     try:
+        size = Path(path).stat().st_size
+        if size >= LARGEST_GRAPH:
+            raise InputError(f"policy file '{given}' has {gigabytes(size)} GB: an ONNX graph has less than 2")
         model = onnx.load(path)
         graphs = [model.graph, *model.functions]
         for graph in graphs:
@@ -158,9 +167,13 @@ def _installed(module: str) -> bool:
 def _with_runtime(path: str, given: str) -> Graph:
     ort = need("onnxruntime", given, "an ONNX graph", "onnx")
     options = ort.SessionOptions()
-    options.log_severity_level = 3  # errors only: they come back as exceptions
-    try:
-        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    options.log_severity_level = 4  # errors come back as exceptions
+    _limit_memory(ort)
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    try:  # constants that are made at once, when the graph is read, would be made outside of that limit
+        session = ort.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"], disabled_optimizers=["ConstantFolding"]
+        )
     except Exception as error:
         raise _unreadable(given, error) from error
     inputs, names = session.get_inputs(), [each.name for each in session.get_outputs()]
@@ -171,6 +184,16 @@ def _with_runtime(path: str, given: str) -> Graph:
 
     kind = inputs[0].type.removeprefix("tensor(").removesuffix(")") if inputs else "float"
     return Graph([each.name for each in inputs], shape, _dtype(kind, given), run, f"onnxruntime {ort.__version__}")
+
+
+@functools.cache
+def _limit_memory(ort: Any) -> None:
+    """Half of what is free when the first graph is read: one of a page can ask for any number of numbers."""
+    there = host_memory()
+    limits = {"max_mem": int(there / 2) if math.isfinite(there) else 0}  # 0: none
+    info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    with contextlib.suppress(RuntimeError):  # the user's own program has set limits
+        ort.create_and_register_allocator(info, ort.OrtArenaCfg(limits | {"arena_extend_strategy": AS_ASKED}))
 
 
 def _with_reference(path: str, given: str) -> Graph:

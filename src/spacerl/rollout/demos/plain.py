@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from spacerl.envs.memory import host_memory, require_memory
+from spacerl.runs.memory import host_memory, require_memory
 from spacerl.types import InputError
 
 LARGE, PACKED = 10**8, 2000  # bytes of an episode, and how much larger than its file it may then be
