@@ -185,7 +185,7 @@ def test_a_graph_without_end_is_not_run(write, said, tmp_path):
 
 # ---------------------------------------------------------------- names
 
-NAMES = ["[/b] [bold]x back\\slash <script>alert(1) é %s{} '\"&", "-two\nlines \x1b[31mred"]
+NAMES = ["[/b] [bold]x back\\slash <script>alert(1) é %s{} '\"&", "-two\nlines \x1b[31mred", os.fsdecode(b"bad\xff")]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -206,6 +206,18 @@ def test_a_folder_may_be_called_anything(name, run, tmp_path, monkeypatch, capsy
     page = (folder / "report.html").read_text()
     assert "<script>alert" not in page
     assert json.loads((folder / "e.json").read_text())["run"] == str(folder)
+
+
+def test_a_name_that_is_no_text_is_printed_and_not_kept(run, tmp_path, monkeypatch, capsysbinary):
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"bad\xff")
+    shutil.copytree(run, name)
+    main(["report", name, "--out", os.fsdecode(b"page\xff.html"), "--title", f"about {name}"])
+    assert capsysbinary.readouterr().out == b"report: page\\udcff.html\n"
+    assert "about bad?" in Path(os.fsdecode(b"page\xff.html")).read_text()
+    with pytest.raises(InputError, match=r"baseline is 'bad\\udcff': allowed is a text that UTF-8 can write"):
+        spacerl.train("point-circle", baseline=name, updates=1, out=tmp_path / "next")
+    assert not (tmp_path / "next").exists()
 
 
 def test_what_a_folder_says_cannot_hide_what_would_be_run(tmp_path, monkeypatch, capsys):

@@ -55,6 +55,9 @@ COMMANDS: dict[str, Any] = {
 
 def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not where a program of the user's reads what is printed
+            stream.reconfigure(errors="backslashreplace")  # names of files may hold bytes that are no text
     try:
         command = parse(arguments)
         _compile_once()

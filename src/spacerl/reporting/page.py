@@ -43,7 +43,8 @@ def write_report(run_dirs: PathLike | Iterable[PathLike], out_path: PathLike, ti
         out = out / "report.html"
     _require_no_other_file(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, page(groups, title, reading.skipped))
+    # Bytes in a folder's name that are no UTF-8 are question marks in the page.
+    write_atomically(out, page(groups, title, reading.skipped).encode(errors="replace"))
     return out
 
 

@@ -84,6 +84,9 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
         if choices and isinstance(value, str) and not ranges:
             raise unknown_name(name.replace("_", "-"), value, choices)
         raise _refused(name, value, _in_words(base, ranges))
+    for text in _texts(value):
+        if any("\ud800" <= each <= "\udfff" for each in text):  # names of files may hold bytes that are no text
+            raise _refused(name, text, "a text that UTF-8 can write: a run keeps its settings")
     if fitting is float:
         try:
             value = float(value)
@@ -95,6 +98,10 @@ def check_value(name: str, value: Any, hint: Any) -> Any:
         if not (_is_finite(value, allowed) and allowed.holds(value)):
             raise _refused(name, value, _in_words(base, ranges))
     return value
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in (value if isinstance(value, tuple) else [value]) if isinstance(each, str)]
 
 
 def _is_finite(value: Any, allowed: Range) -> bool:
