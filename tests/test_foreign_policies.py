@@ -733,6 +733,22 @@ def test_damaged_onnx_files_are_refused(damage, graph, runtime):
     assert "is not a readable ONNX graph" in refusal(path)
 
 
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_onnx_weights_that_are_not_finite_are_refused(number, graph, runtime):
+    """In an initializer or a Constant; also where no observation of the trial meets them."""
+    import onnx
+
+    weights = W.copy()
+    weights[0, 0] = number
+    assert "has a number in 'w' that is not finite" in refusal(graph([MEAN], weights=[("w", weights)]), trust=False)
+    assert "has a number in 'unused' that is not finite" in refusal(
+        graph([MEAN], weights=[("w", W), ("unused", weights)]), trust=False
+    )
+    constant = ("Constant", [], "_w", {"value": onnx.numpy_helper.from_array(weights, "constant")})
+    path = graph([constant, ("MatMul", ["obs", "_w"], "mean", {})])
+    assert "has a number in 'constant' that is not finite" in refusal(path, trust=False)
+
+
 def test_onnx_weights_outside_of_the_folder_are_refused(graph, runtime, tmp_path):
     import onnx
 

@@ -21,6 +21,8 @@ import spacerl
 from spacerl.cli import main
 from spacerl.policies.files import read_policy
 from spacerl.policies.loading import Loading, load_policy
+from spacerl.runs.arrays import read_arrays
+from spacerl.runs.folder import POLICY_FORMAT, write_arrays
 from spacerl.types import ActionSpace, EnvSpec, InputError
 from support.runs import made
 
@@ -81,6 +83,23 @@ def test_a_policy_that_is_a_hole_is_not_read(command, run, tmp_path, monkeypatch
     path = policy_with_a_hole(folder / "policy.safetensors")
     said = fails(capsys, *command.format(path if command.startswith("baseline") else folder).split())
     assert "policy.safetensors' is too large: it holds 4,398.0 GB and there are" in said
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "command",
+    ["baseline show {}", "evaluate {}", "export {} policy.npz", "train point-circle --baseline {} --updates 1"],
+)
+def test_a_policy_with_numbers_that_are_not_finite_is_refused(command, number, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = shutil.copytree(run, tmp_path / "run") / "policy.safetensors"
+    arrays, info = read_arrays(path, POLICY_FORMAT, "policy file")
+    name = sorted(arrays)[0]
+    arrays[name] = arrays[name].copy()
+    arrays[name].flat[0] = number
+    write_arrays(path, arrays, info)
+    said = fails(capsys, *command.format(path if command.startswith("baseline") else path.parent).split())
+    assert f"has a number in '{name}' that is not finite: no policy acts on it" in said
 
 
 def test_a_checkpoint_that_is_a_hole_is_not_read(run, tmp_path, capsys):
