@@ -7,7 +7,8 @@ from pathlib import Path
 from spacerl.types import InputError
 
 LARGE = 1e5
-LARGEST_SETTINGS, LARGEST_JSON, LARGEST_TABLE = 10**6, 2 * 10**8, 2 * 10**8  # bytes
+LARGEST_SETTINGS, LARGEST_JSON = 10**6, 2 * 10**8  # bytes
+LARGEST_TABLE = 2 * 10**9  # of a run of millions of updates
 
 
 def text_of(path: Path, largest: int) -> str:
