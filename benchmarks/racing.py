@@ -155,19 +155,16 @@ def figure(options: argparse.Namespace) -> None:
         found = curves(options, row)
         if found is None:
             continue
-        mean = found.mean(axis=0, keepdims=True)
-        for lines, width, alpha in ((mean, 2.2, 1.0), (found, 0.7, 0.5)):
-            for each in lines:
-                style: dict[str, Any] = {"color": f"C{i}", "linewidth": width, "alpha": alpha}
-                named = {"label": row.label} if lines is mean else {}
-                J_R, J_C, J_D, h_D, violation = each.T[:5]
-                reward.plot(J_R, **named, **style)
-                cost.plot(J_C, **style)
-                both.plot(violation, J_R, **style)
-                if lines is mean:
-                    divergence.plot(J_D, **style)
-                    if row.algorithm.startswith("space"):
-                        divergence.plot(h_D, linestyle=":", label=f"h_D of {row.algorithm}", **style)
+        mean, thick = found.mean(axis=0), {"color": f"C{i}", "linewidth": 2.2}
+        thin = {"color": f"C{i}", "linewidth": 0.7, "alpha": 0.5}
+        for each, style in [(mean, thick | {"label": row.label}), *((seed, thin) for seed in found)]:
+            J_R, J_C, _, _, violation = each.T[:5]
+            reward.plot(J_R, **style)
+            cost.plot(J_C, **style)
+            both.plot(violation, J_R, **style)
+        divergence.plot(mean[:, 2], **thick)
+        if row.algorithm.startswith("space"):
+            divergence.plot(mean[:, 3], linestyle=":", label=f"h_D of {row.algorithm}", **thick)
     cost.axhline(LIMIT, color="0.4", linestyle="--", linewidth=0.9)
     reward.set(xlabel="update", ylabel="J_R; thin: each seed")
     cost.set(xlabel="update", ylabel="J_C; dashed: h_C", ylim=(-0.2, None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from spacerl.types import InputError
@@ -20,9 +21,12 @@ def content_of(path: Path, largest: int) -> bytes:
     """The content of a file, of which no more is read than `largest` bytes: a link to /dev/zero has no end, and a file
     with holes takes no room on the disk that it came from."""
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size  # 0 of a device
-        content = file.read(largest + 1) if size <= largest else b""
-    if max(size, len(content)) > largest:
+        there = os.fstat(file.fileno())
+        if stat.S_ISREG(there.st_mode):
+            content = file.read() if there.st_size <= largest else b""
+        else:
+            content = file.read(largest + 1)
+    if max(there.st_size, len(content)) > largest:
         raise InputError(f"'{path}' is too large: more than {largest:,} bytes are not read")
     return content
 

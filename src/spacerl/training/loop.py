@@ -158,14 +158,16 @@ def evaluate(loop: Loop, state: TrainState, done: int) -> None:
     """Play the deterministic policy of every run where that is due and was not done yet."""
     if not evaluation.is_due(loop.runs[0].parts.config, done):
         return
-    for run, own in zip(loop.runs, loop.program.split(state), strict=True):
-        with written(loop):
-            is_done = any(row["update"] == done for row in run.folder.evaluations())
-        if not is_done:
-            policy = trained_policy(run.parts, own)
-            row = evaluation.evaluated(run.parts, policy, done, int(own.env_steps))
-            with written(loop):
-                evaluation.keep_evaluation(run.folder, run.parts.config, policy, row)
+    states = zip(loop.runs, loop.program.split(state), strict=True)
+    with written(loop):
+        left = [each for each in states if all(row["update"] != done for row in each[0].folder.evaluations())]
+    played = []
+    for run, own in left:
+        policy = trained_policy(run.parts, own)
+        played.append((run, policy, evaluation.evaluated(run.parts, policy, done, int(own.env_steps))))
+    with written(loop):
+        for run, policy, row in played:
+            evaluation.keep_evaluation(run.folder, run.parts.config, policy, row)
 
 
 # Sinks and signals ----------------------------------------------------------------------------------------------------
