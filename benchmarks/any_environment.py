@@ -29,6 +29,7 @@ from spacerl.reporting import mean_interval
 BASELINES = ("safe", "unsafe", "useless")
 ALGORITHMS = ("pcpo", "cpo", "trpo-lagrangian", "space-alone", "space")
 TRAINED_WITH = 100  # seed of the baselines
+EDGE = -0.83  # position at which the careful car wants to have stopped: the cliff begins at -0.9
 Cost = Callable[[Any, Any, Any, Any], float]
 
 
@@ -54,9 +55,15 @@ def upright(obs: np.ndarray) -> np.ndarray:
     return (obs[:, 2] + 0.5 * obs[:, 3] + 0.05 * obs[:, 0] + 0.1 * obs[:, 1] > 0.0).astype(np.int64)
 
 
-def energy_pump(obs: np.ndarray) -> np.ndarray:
-    """A car that pushes the way it rolls, gently on the left-hand hill."""
-    return np.where(obs[:, 0] < -0.8, 0.6, 0.8 * np.sign(obs[:, 1] + 1e-6))[:, None]
+def careful_pump(obs: np.ndarray) -> np.ndarray:
+    """A car that pushes the way it rolls, until pushing forward would only just stop it before the cliff."""
+    position, speed, force = obs[:, 0], obs[:, 1], 0.8
+
+    def height(x):
+        return np.sin(3.0 * x) * 0.0025 / 3.0
+
+    left_at_the_edge = 0.5 * speed**2 + height(position) - height(EDGE) - 0.0015 * force * (position - EDGE)
+    return np.where((speed < 0.0) & (left_at_the_edge < 0.0), -force, force)[:, None]
 
 
 CASES = {
@@ -95,7 +102,7 @@ CASES = {
         8_000,
         "judge",
         (0.0,),
-        energy_pump,
+        careful_pump,
     ),
     "hopper": Case(
         "Hopper-v5",

@@ -29,15 +29,8 @@ from spacerl.training.assemble import Given, Parts, assemble
 from spacerl.training.loop import device_name
 from spacerl.training.programs import make_collector, update_step
 from spacerl.training.settings import resolve
-from spacerl.training.update import (
-    initial_state,
-    judge_of,
-    make_batch,
-    step_inputs,
-    subsample_rows,
-    surrogate_gradients,
-    with_policy,
-)
+from spacerl.training.surrogates import judge_of, surrogate_gradients
+from spacerl.training.update import initial_state, make_batch, step_inputs, subsample_rows, with_policy
 from spacerl.types import Rollout, TrainState
 
 SIDE = 96

@@ -21,8 +21,9 @@ from spacerl.core.thresholds import lemma_threshold, next_weight, running_mean
 from spacerl.policies.family import PolicyFamily
 from spacerl.runs.fields import checked, defaults_of, names_of
 from spacerl.training.critics import linear_critic
+from spacerl.training.learner import Learner
 from spacerl.training.settings import needs_of
-from spacerl.training.update import Learner, initial_state, make_batch, step_inputs
+from spacerl.training.update import initial_state, make_batch, step_inputs
 from spacerl.types import BaselineMeasurement, Measured, Proposal, Trial
 from support.convex import nearest_point, random_problems, trust_region_optimum
 from support.learners import Toy, algorithm_of, collect, make_config, quick_jit, train

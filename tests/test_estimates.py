@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spacerl.core.estimates import nothing_known, with_batch
+from spacerl.core.estimates import no_gradients, nothing_known, with_batch, with_gradients
 
 
 def followed(measured, errors, changes=0.0, least=-math.inf, filtered=True):
@@ -107,3 +107,67 @@ def test_nothing_is_predicted_below_what_a_cost_can_be(least):
     """Predicted 5 - 9, and no cost is below `least`, which came: no surprise, and nothing moves."""
     means, _ = followed([[5.0], [least]], 1.0, changes=[[0.0], [-9.0]], least=least)
     np.testing.assert_allclose(means[1], least)
+
+
+# Gradients
+
+
+def means_of(gradients, errors):
+    """After each batch: gradients and errors are (updates, K, P)."""
+    gradients, errors = (jnp.asarray(x, jnp.float32) for x in (gradients, errors))
+
+    def one(before, batch):
+        after = with_gradients(before, *batch)
+        return after, after
+
+    return jax.tree.map(np.asarray, jax.lax.scan(one, no_gradients(*gradients.shape[1:]), (gradients, errors))[1])
+
+
+def drawn(truth, noise, seed=0):
+    """Two halves of every batch, so that their mean is its gradient and half of their difference a sample of its
+    error, as an update finds them."""
+    halves = truth + noise * math.sqrt(2.0) * np.random.default_rng(seed).normal(size=(2, *truth.shape))
+    return halves.mean(0), 0.5 * (halves[0] - halves[1])
+
+
+def test_a_gradient_without_noise_counts_alone():
+    turning = np.random.default_rng(0).normal(size=(10, 2, 50))
+    found = means_of(turning, np.zeros_like(turning))
+    np.testing.assert_allclose(found.mean, turning, rtol=1e-5)
+    assert not found.error.any()
+
+
+def test_a_gradient_that_is_mostly_noise_is_better_known_from_many_batches():
+    """Nineteen twentieths of its squared length are noise; it turns by a right angle in sixty updates."""
+    angle = np.linspace(0.0, np.pi / 2, 60)[:, None]
+    truth = np.zeros((60, 1, 200))
+    truth[:, :, 0], truth[:, :, 1] = np.cos(angle), np.sin(angle)
+    gradients, errors = drawn(truth, math.sqrt(19.0 / 200))
+    found = means_of(gradients, errors)
+    error = np.sum((found.mean - truth) ** 2, axis=-1)[15:].mean()
+    assert error < 0.25 * np.sum((gradients - truth) ** 2, axis=-1)[15:].mean()
+    # What it says of its own error is true.
+    assert np.sum(found.error**2, axis=-1)[15:].mean() == pytest.approx(error, rel=0.25)
+
+
+def test_every_cost_has_a_weight_of_its_own():
+    truth = np.random.default_rng(1).normal(size=(20, 2, 100))
+    gradients, errors = drawn(truth, np.array([0.01, 30.0])[:, None])
+    found = means_of(gradients, errors)
+    np.testing.assert_allclose(found.mean[-1, 0], gradients[-1, 0], atol=0.02)
+    assert np.linalg.norm(found.mean[-1, 1]) < 0.5 * np.linalg.norm(gradients[-1, 1])
+
+
+def test_the_first_batches_count_alike():
+    noise = np.random.default_rng(2).normal(size=(3, 1, 40))
+    found = means_of(noise, 2.0 * noise)  # as if all of it were noise
+    for n in (1, 2, 3):
+        np.testing.assert_allclose(found.mean[n - 1], noise[:n].mean(0), rtol=1e-4, atol=1e-6)
+    assert found.batches.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_cost_that_did_not_come_is_a_batch_like_others():
+    """No cost in a batch: a gradient of zero without any error, which says little where costs are rare."""
+    gradients = np.array([4.0, 0.0, 0.0])[:, None, None] * np.ones((1, 1, 5))
+    found = means_of(gradients, gradients)
+    np.testing.assert_allclose(found.mean[:, 0, 0], [4.0, 2.0, 4.0 / 3.0], rtol=1e-5)

@@ -185,6 +185,15 @@ STRICTER: dict[str, tuple[str, ...]] = {
         "spacerl.algorithms.contract",
         "spacerl.policies",
         "spacerl.training.critics",
+        "spacerl.training.learner",
+        "spacerl.training.surrogates",
+    ),
+    "spacerl.training.surrogates": ("spacerl.types", "spacerl.core", "spacerl.training.learner"),
+    "spacerl.training.learner": (
+        "spacerl.runs.config",
+        "spacerl.algorithms.contract",
+        "spacerl.policies.family",
+        "spacerl.training.critics",
     ),
 }
 

@@ -13,17 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from spacerl.core.estimates import no_gradients, with_gradients
 from spacerl.policies.networks import Layout
-from spacerl.training.update import (
-    initial_state,
-    judge_of,
-    make_batch,
-    step_inputs,
-    subsample_rows,
-    surrogate_gradients,
-    surrogates,
-    update,
-)
+from spacerl.training.surrogates import judge_of, surrogate_gradients, surrogates
+from spacerl.training.update import initial_state, make_batch, step_inputs, subsample_rows, update
 from spacerl.types import Rollout
 from support.learners import Toy, algorithm_of, collect, make_config, make_learner, quick_jit
 
@@ -230,6 +223,49 @@ def test_the_noise_of_gradients_is_the_difference_of_two_halves():
         signs.append(np.sign(np.sum(found * expected)))
         assert np.abs(found - signs[-1] * expected).max() <= 0.1 * np.abs(expected).max()
     assert signs[0] == signs[1]  # which half counts as which does not matter, but it is the same for both
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_the_gradients_of_costs_are_means_over_batches(normalised):
+    """Where observations are normalised, the first batch is of another policy and does not count."""
+    config = make_config(
+        "space", rollout_length=3, cost_limit=(0.0, 0.0), normalise_observations=normalised, **DRIFT_FIELDS
+    )
+    env, seen = Drift(3), []
+    learner = make_learner(env, config, baseline=True)
+    rule = learner.algorithm
+
+    def spy(inputs, state):
+        seen.append(inputs)
+        return rule.step(inputs, state)
+
+    def of(averaging):
+        learner_of = learner._replace(
+            algorithm=rule._replace(step=spy, needs=rule.needs._replace(mean_gradients=averaging))
+        )
+        state = initial_state(learner_of, 0)
+        states = [state]
+        for i in range(3):
+            rollout = collect(learner, env, jnp.asarray(THETA), jax.random.key(i), 40)
+            baseline = learner.family.apply(jnp.asarray(BASELINE), rollout.obs)
+            state = state._replace(theta=jnp.asarray(THETA))  # the same policy in every update
+            state, _ = update(learner_of, state, rollout, (baseline,))
+            states.append(state)
+        return states
+
+    (plain, newest), (states, means) = ((of(averaging), list(seen[-3:])) for averaging in (False, True))
+    assert plain[0].gradients == plain[-1].gradients == ()
+    expected = no_gradients(2, 3)
+    for i, (inputs, given) in enumerate(zip(newest, means, strict=True)):
+        following = with_gradients(expected, inputs.c, inputs.c_noise)
+        np.testing.assert_allclose(given.c, following.mean, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(given.c_noise, following.error, rtol=1e-4, atol=1e-5)
+        if i or not normalised:
+            expected = following
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), states[i + 1].gradients, expected
+        )
+    assert not np.allclose(means[-1].c, newest[-1].c)
 
 
 def test_c_times_step_predicts_the_change_of_the_cost():

@@ -241,8 +241,7 @@ class Policy(Protocol):
     """Observations (..., *obs_shape) -> a distribution with leaves (..., A). A baseline is a policy in that role.
 
     One that compiles is a pure function of its parameters and the observations; two of equal `architecture` differ in
-    their parameters alone. One that does not is called outside of compiled programs, with NumPy arrays.
-    """
+    their parameters alone. One that does not is called outside of compiled programs, with NumPy arrays."""
 
     @property
     def name(self) -> str: ...
@@ -394,6 +393,7 @@ class TrainState(NamedTuple):
     env_steps: Array  # () uint32, steps taken
     cumulative_violation: Array  # ()
     normaliser: Any = ()  # statistics of the observations where the run normalises them
+    gradients: Any = ()  # of the costs, as means over batches, where the algorithm needs those
 
 
 Metrics = dict[str, Array]

@@ -16,8 +16,9 @@ from spacerl.rollout.device import unroll
 from spacerl.runs.config import RunConfig
 from spacerl.runs.fields import names_of
 from spacerl.training.critics import linear_critic, neural_critic
+from spacerl.training.learner import Learner
 from spacerl.training.settings import Draft, make_algorithm, resolve
-from spacerl.training.update import Learner, initial_state, update
+from spacerl.training.update import initial_state, update
 from spacerl.types import ActionSpace, BaselineMeasurement, EnvSpec, JaxEnv, Rollout
 
 # Toys run in no time; compiling them is what takes it.

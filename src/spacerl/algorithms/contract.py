@@ -24,6 +24,7 @@ class Needs(NamedTuple):
     many_costs: bool = True
     many_baselines: bool = True
     noise: bool = False  # a sample of the error of the costs' gradients
+    mean_gradients: bool = False  # those of the costs, and their errors, as means over batches; takes `noise`
 
 
 class NoState(NamedTuple):

@@ -54,6 +54,8 @@ class GuardOptions(LineSearchOptions, ProjectionOptions):
     shrink_cost_gradients: bool = True
     """Of what a step against a cost takes away by that cost's gradient, count the share that is not the gradient's own
     noise, by the difference between two halves of the batch."""
+    mean_cost_gradients: bool = True
+    """Where the gradient of a cost is mostly noise, take the mean over the last batches, not the newest alone."""
     filter_costs: bool = True
     """Estimate J_C from all batches so far and what the steps between them promised, not from the newest one alone."""
 
@@ -104,7 +106,7 @@ SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after a step tha
 NEARER, GIVEN_UP = 0.98, 0.02  # of the least J_D so far; of the most that seeking may spend
 BROKEN, KEPT, LEAST = 0.5, 1.25, 0.01  # factors on the trust in predictions of cost, and the least of it
 NEGLIGIBLE = 0.01  # of h_C, by which a cost may exceed its prediction where nothing is random
-LARGEST_MARGIN = 0.5  # of what lies between a limit and the least that the cost can be
+LARGEST_MARGIN = 0.8  # of what lies between a limit and the least that the cost can be
 FIRST_TRUST = 0.2  # of a run that begins at pi_B: nothing has been earned yet, and there is much to lose
 SMALL_PART = 0.25  # of what the rest of a step promises, below which nothing is learned about its pull
 LEAST_SHARE = 0.1  # of a gradient: below this it is noise alone, and no longer step against it would help
@@ -345,7 +347,12 @@ def space(options: SpaceOptions) -> Algorithm:
         )
 
     return Algorithm(
-        Needs(cost=True, baseline=True, noise=options.shrink_cost_gradients),
+        Needs(
+            cost=True,
+            baseline=True,
+            noise=options.shrink_cost_gradients or options.mean_cost_gradients,
+            mean_gradients=options.mean_cost_gradients,
+        ),
         step,
         init,
         accept,

@@ -1,8 +1,10 @@
-"""What is known of an expected cost from all batches so far: a scalar Kalman filter per cost.
+"""What is known of an expected cost, and of its gradient, from all batches so far.
 
 A batch of few episodes with a rare and large cost says little about J_C: its standard error may be as large as the
 limit, and by chance it may hold no cost at all. The policy moves little from one update to the next, and by how much
-its cost is to change was predicted, so the batches before say as much.
+its cost is to change was predicted, so the batches before say as much: a scalar Kalman filter per cost. Of the gradient
+of such a cost a batch says less still, nine tenths of its squared length may be noise: a mean over batches, in which
+the newest counts the less, the more of it is noise.
 """
 
 from __future__ import annotations
@@ -63,3 +65,34 @@ def with_batch(
     mean = jnp.where(begins, measured, predicted + gain * jnp.where(begins, 0.0, surprise))
     variance = jnp.where(gain < 1.0, gain * noise, own)  # (1 - gain) prior, in the filter
     return Update(CostEstimate(mean, variance, noise, drift), surprise, jnp.sqrt(explained))
+
+
+class MeanGradients(NamedTuple):
+    """Zeros before the first batch."""
+
+    mean: Array  # (K, P) gradients of the costs
+    error: Array  # (K, P) a sample of the error of each: the same mean of the batches' own
+    noise: Array  # (K,) squared length of a batch's error, averaged
+    batches: Array  # () so far
+
+
+def no_gradients(costs: int, parameters: int) -> MeanGradients:
+    nothing = jnp.zeros((costs, parameters))
+    return MeanGradients(nothing, nothing, jnp.zeros(costs), jnp.zeros(()))
+
+
+def with_gradients(before: MeanGradients, gradients: Array, errors: Array) -> MeanGradients:
+    """The newest gradients (K, P), with a sample of the error of each, weighed against those of the batches before.
+
+    What of a gradient is not noise has moved since the last batch by about as much as it is long. So a gradient without
+    noise counts alone, and of one that is all noise a fifth. By plain squared lengths: that takes no solve.
+    """
+    own, length = jnp.sum(errors**2, axis=1), jnp.sum(gradients**2, axis=1)
+    begun, least = before.batches > 0.0, jnp.maximum(LEAST_GAIN, 1.0 / (1.0 + before.batches))
+    noise = jnp.where(begun, running_mean(before.noise, own, RATE), own)
+    # One batch's own error goes with its length where costs are rare: a large one is not the less noisy for that.
+    clear = jnp.clip(1.0 - jnp.maximum(noise, own) / jnp.maximum(length, 1e-30), 0.0, 1.0)
+    weight = (clear + (1.0 - clear) * least)[:, None]
+    mean = before.mean + weight * (gradients - before.mean)
+    error = before.error + weight * (errors - before.error)
+    return MeanGradients(mean, error, noise, before.batches + 1.0)

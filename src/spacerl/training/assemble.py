@@ -15,9 +15,9 @@ from spacerl.rollout.device import environments_per_batch
 from spacerl.rollout.evaluate import Play, require_room_to_play
 from spacerl.runs.config import RunConfig, limits_in_order
 from spacerl.training.critics import Critic, linear_critic, neural_critic
+from spacerl.training.learner import Learner
 from spacerl.training.memory import require_room
 from spacerl.training.settings import Draft
-from spacerl.training.update import Learner
 from spacerl.types import BatchEnv, Env, EnvSpec, InputError, JaxEnv, Policy
 
 CRITIC_DAMPING = 1e-3  # at most: a regression needs less damping than a KL, it may fit what it sees

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spacerl.core.estimates import MeanGradients
 from spacerl.runs.config import RunConfig
 from spacerl.runs.fields import shortened
 from spacerl.runs.folder import (
@@ -21,11 +22,15 @@ from spacerl.runs.folder import (
 )
 from spacerl.runs.formats import FORMAT
 from spacerl.runs.metrics import History
-from spacerl.training.update import Learner, initial_state
+from spacerl.training.learner import Learner
+from spacerl.training.update import initial_state
 from spacerl.types import InputError, TrainState
 
 # Arrays of checkpoints that earlier versions called otherwise.
 RENAMED = {"algorithm.goal": "algorithm.target_J_R", "algorithm.faith": "algorithm.seek_kl"}
+
+# Arrays that checkpoints of earlier versions do not have: means that begin anew.
+BEGUN_ANEW = {f"gradients.{name}" for name in MeanGradients._fields}
 
 
 class OutOfDate(InputError):
@@ -72,6 +77,7 @@ def from_arrays(arrays: dict[str, np.ndarray], template: TrainState, source: str
             "evaluated, exported and used as a baseline, and must be trained anew to go on"
         )
     wanted = to_shapes(template)
+    arrays = arrays | {name: np.zeros(*wanted[name]) for name in wanted.keys() - arrays.keys() if name in BEGUN_ANEW}
     given = {name: (array.shape, array.dtype) for name, array in arrays.items()}
     if wanted != given:
         differing = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))

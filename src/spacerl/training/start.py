@@ -22,9 +22,10 @@ from spacerl.rollout.adapter import JaxBatchEnv
 from spacerl.rollout.evaluate import Play, episode_returns, rollout_on_device
 from spacerl.rollout.host import episodes, pack, sampling
 from spacerl.training.assemble import Parts
+from spacerl.training.learner import Learner
 from spacerl.training.measure import CERTAIN, excess, in_means, measure_baselines, measuring
 from spacerl.training.programs import distribution_on
-from spacerl.training.update import Learner, initial_state, make_batch, policy_inputs, subsample_rows, with_policy
+from spacerl.training.update import initial_state, make_batch, policy_inputs, subsample_rows, with_policy
 from spacerl.types import Array, BatchEnv, InputError, JaxEnv, Policy, Rollout, TrainState
 
 FITTING_STEPS, MINIBATCH, RATE = 2000, 1024, 3e-3

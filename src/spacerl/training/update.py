@@ -5,15 +5,13 @@ Pure and compiled as one piece; `vmap` over the state runs several seeds in one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from spacerl.algorithms.contract import Algorithm
-from spacerl.core.batching import for_each
-from spacerl.core.fisher import chunked_pull_back, conjugate_gradient
+from spacerl.core.estimates import no_gradients, with_gradients
+from spacerl.core.fisher import conjugate_gradient
 from spacerl.core.returns import (
     advantages_and_returns,
     contrast_of_halves,
@@ -23,10 +21,9 @@ from spacerl.core.returns import (
     unaffected,
 )
 from spacerl.core.thresholds import relative_excess
-from spacerl.policies.family import PolicyFamily
 from spacerl.policies.normaliser import fresh_normaliser
-from spacerl.runs.config import RunConfig
-from spacerl.training.critics import Critic
+from spacerl.training.learner import Learner
+from spacerl.training.surrogates import judge_of, surrogate_gradients
 from spacerl.types import (
     UNMEASURED,
     Array,
@@ -37,33 +34,23 @@ from spacerl.types import (
     Rollout,
     StepInputs,
     TrainState,
-    Trial,
 )
-
-
-class Learner(NamedTuple):
-    """The fixed parts of a run that an update is made of."""
-
-    config: RunConfig
-    family: PolicyFamily
-    algorithm: Algorithm
-    critic: Critic
-    cost_names: tuple[str, ...]
-    baseline_names: tuple[str, ...] = ()
 
 
 def initial_state(learner: Learner, seed: int | Array, baseline: BaselineMeasurement = UNMEASURED) -> TrainState:
     """Before the first update."""
     key, policy_key, critic_key = jax.random.split(jax.random.PRNGKey(seed), 3)
+    theta, costs = learner.family.init(policy_key), len(learner.cost_names)
     state = TrainState(
-        theta=learner.family.init(policy_key),
+        theta=theta,
         critics=learner.critic.init(critic_key),
-        algorithm=learner.algorithm.init(len(learner.cost_names), baseline),
+        algorithm=learner.algorithm.init(costs, baseline),
         key=key,
         update=jnp.array(0, jnp.int32),
         env_steps=jnp.array(0, jnp.uint32),
         cumulative_violation=jnp.array(0.0),
         normaliser=fresh_normaliser(learner.family.width) if learner.config.normalise_observations else (),
+        gradients=no_gradients(costs, theta.size) if learner.algorithm.needs.mean_gradients else (),
     )
     # Without weak types a first state, a later one and a loaded one are the same to the compiler: it compiles once.
     return jax.tree.map(lambda leaf: leaf.astype(leaf.dtype), state)
@@ -184,71 +171,6 @@ def without_rounding(centred: Array, weight: Array, returns: Array) -> Array:
     return jnp.where(spread <= 1e-6 * size, 0.0, centred)  # a NaN stays one, and stops the run
 
 
-def surrogates(learner: Learner, batch: Batch, dist: Any) -> Array:
-    """Per-episode surrogate objectives of a policy that acts by `dist` on the batch, (1 + K + 1,): J_R, each J_C, J_D.
-
-    Sample means times the mean episode length, so that their gradients are gradients of episode sums; reward in units
-    of J_R, whatever its discount (see `StepInputs`). The divergence has two parts: the score term (which states are
-    visited) and the direct term (what is done in them).
-    """
-    weighted = jnp.exp(dist.log_prob(batch.action) - batch.log_prob) * batch.weight
-    mean_discounting = jnp.abs(batch.weight) @ batch.discounting  # weights of a contrast are signed
-    reward = mean_discounting * (weighted @ batch.reward_advantage)
-    divergence = jnp.array(0.0)
-    if batch.baseline_dist is not None:
-        kind = learner.algorithm.divergence_gradient
-        if kind in ("full", "score"):
-            divergence += weighted @ batch.divergence_advantage
-        if kind in ("full", "direct"):
-            divergence += batch.weight @ dist.kl(batch.baseline_dist)
-    return batch.episode_length * jnp.concatenate([reward[None], weighted @ batch.cost_advantage, divergence[None]])
-
-
-def discounted_surrogate(batch: Batch, dist: Any) -> Array:
-    """Surrogate of J_R itself: every step of an episode has the weight it has there, ()."""
-    ratio = jnp.exp(dist.log_prob(batch.action) - batch.log_prob)
-    return batch.episode_length * (ratio * batch.weight * batch.discounting) @ batch.reward_advantage
-
-
-class Gradients(NamedTuple):
-    """As `StepInputs` explains them."""
-
-    g: Array  # (P,)
-    gain: Array  # (P,)
-    a: Array  # (P,)
-    c: Array  # (K, P)
-    c_noise: Array  # (K, P)
-    g_noise: Array  # (P,)
-
-
-def surrogate_gradients(learner: Learner, batch: Batch, theta: Array) -> Gradients:
-    """From one pass through the policy, or from one in parts where its activations would fill the memory."""
-    noisy, K = learner.algorithm.needs.noise, len(learner.cost_names)
-    family, size = learner.family, learner.family.layout.rows_at_once(batch.weight.shape[0])
-
-    def all_surrogates(distribution: Any) -> Array:
-        values = surrogates(learner, batch, distribution)
-        if not noisy:
-            return values
-        contrasted = surrogates(learner, batch._replace(weight=batch.weight * batch.contrast), distribution)
-        return jnp.concatenate([values, contrasted[:-1]])
-
-    if size is None:
-        dist, pull_back = jax.vjp(lambda t: family.apply(t, batch.inputs), theta)
-        rows = for_each(lambda cotangent: pull_back(cotangent)[0], jax.jacrev(all_surrogates)(dist))
-        discounted = learner.config.discount < 1.0
-        gain = pull_back(jax.grad(discounted_surrogate, argnums=1)(batch, dist))[0] if discounted else rows[0]
-    else:
-        dist = family.apply(theta, batch.inputs)
-        both = jax.jacrev(lambda d: jnp.append(all_surrogates(d), discounted_surrogate(batch, d)))(dist)
-        by_sample = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), both)
-        rows = chunked_pull_back(family.apply, theta, batch.inputs, by_sample, size)
-        rows, gain = rows[:-1], rows[-1]
-    c = rows[1 : K + 1]
-    noise = rows[K + 2 :] if noisy else jnp.zeros_like(rows[: K + 1])
-    return Gradients(g=rows[0], gain=gain, a=rows[K + 1], c=c, c_noise=noise[1:], g_noise=noise[0])
-
-
 def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array, key: Any = None) -> StepInputs:
     """The only place where gradients, constraint values and the Fisher matrix are put into the step's units."""
     config, theta = learner.config, state.theta
@@ -279,19 +201,6 @@ def step_inputs(learner: Learner, batch: Batch, state: TrainState, rows: Array, 
     )
 
 
-def judge_of(learner: Learner, batch: Batch, theta: Array, step: Array) -> Callable[[Array], Trial]:
-    """scale -> how the surrogates and the KL change when theta moves by scale * step."""
-    now = surrogates(learner, batch, batch.dist)
-
-    def judge(scale: Array) -> Trial:
-        dist = learner.family.apply(theta + scale * step, batch.inputs)
-        change = surrogates(learner, batch, dist) - now
-        kl = batch.weight @ batch.dist.kl(dist)
-        return Trial(change[0], change[1:-1], change[-1], kl)
-
-    return judge
-
-
 def update(
     learner: Learner, state: TrainState, rollout: Rollout, baseline_dists: tuple[Any, ...] = ()
 ) -> tuple[TrainState, Metrics]:
@@ -309,6 +218,10 @@ def update(
     samples = batch.weight.shape[0]
     rows = subsample_rows(rows_key, samples, config.fisher_subsample)
     inputs = step_inputs(learner, batch, state, rows, jax.random.fold_in(rows_key, 1))
+    gradients = state.gradients
+    if algorithm.needs.mean_gradients:
+        gradients = with_gradients(gradients, inputs.c, inputs.c_noise)
+        inputs = inputs._replace(c=gradients.mean, c_noise=gradients.error)
     proposal = algorithm.step(inputs, state.algorithm)
     judge = judge_of(learner, batch, state.theta, proposal.step)
     scale = algorithm.accept(judge, inputs, proposal, state.algorithm)
@@ -328,6 +241,8 @@ def update(
         theta, scale, taken = (
             jnp.where(begun, *pair) for pair in ((rebased, state.theta), (scale, 0.0), (scale, jnp.nan))
         )
+        # Nor are its gradients those of the policy that the second batch sees.
+        gradients = jax.tree.map(lambda now, before: jnp.where(begun, now, before), gradients, state.gradients)
     following = TrainState(
         theta=theta,
         critics=critics,
@@ -337,6 +252,7 @@ def update(
         env_steps=steps,
         cumulative_violation=state.cumulative_violation + violation,
         normaliser=normaliser,
+        gradients=gradients,
     )
     metrics = {
         **_cost_metrics(learner, batch, h_C),
