@@ -94,6 +94,10 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "a pull that needs no trust": ("budget = state.trust * jnp.where", "budget = jnp.where"),
     },
+    "the_margin_goes_with_the_trust_region": {
+        "it never comes back": ("trust / state.trust *", "jnp.minimum(trust / state.trust, 1.0) *"),
+        "it goes where trust cannot": ("trust / state.trust *", "earned *"),
+    },
     "a_baseline_that_is_reached_is_sought_no_longer": {
         "held at a baseline": ("jnp.where(seeks & ~far, 0.0, state.seek_kl)", "state.seek_kl"),
         "given up before it is reached": (
@@ -243,14 +247,10 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "the_margin_learns_from_surprises": {
         "a margin that never learns": (
-            "bias=jnp.minimum(earned, 1.0) * running_mean(state.bias, surprise, options.margin_rate)",
+            "bias=trust / state.trust * running_mean(state.bias, surprise, options.margin_rate)",
             "bias=state.bias",
         ),
-        "what long steps left out counted for short ones": ("bias=jnp.minimum(earned, 1.0) * ", "bias=1.0 * "),
-        "a margin that learns most where trust grows": (
-            "bias=jnp.minimum(earned, 1.0) * ",
-            "bias=earned * ",
-        ),
+        "what long steps left out counted for short ones": ("bias=trust / state.trust * ", "bias=1.0 * "),
     },
     "no_prediction_is_below_what_a_cost_can_be": {
         "a prediction below what a cost can be": (
@@ -318,7 +318,9 @@ def test_no_pull_costs_linearised_safety_with_the_solves_of_a_real_run():
         raised = jnp.max((with_pull - jnp.maximum(without, 0.0)) / inputs.d_error)
         return pulled._replace(info=pulled.info | {"raised": raised})
 
-    learner = parts.learner._replace(algorithm=plain._replace(step=step))
+    # Gradients of the newest batch, as the predictions above.
+    needs = plain.needs._replace(mean_gradients=False)
+    learner = parts.learner._replace(algorithm=plain._replace(step=step, needs=needs))
     program = single_program(parts._replace(learner=learner))
     state, rows = initial_state(learner, 3, measure_baselines(parts)[0]), []
     for _ in range(12):
