@@ -295,6 +295,7 @@ LINES = {
     ("space", "near"): "#009e73",
     ("space", "reward"): "#cc79a7",
     ("space", "cost"): "#e69f00",
+    ("space", "rule"): "#8c564b",
 }
 
 
@@ -332,7 +333,8 @@ def figure(options) -> None:
             axis.grid(alpha=0.25)
             axis.spines[["top", "right"]].set_visible(False)
         axes[1].set_xscale("log")
-        axes[1].xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        least, most = axes[1].get_xlim()
+        axes[1].xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if most < 1e3 * least else (1.0,)))
         axes[1].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes[1].xaxis.set_minor_formatter(NullFormatter())
         axes[2].set_xscale("log")

@@ -114,11 +114,23 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "safe.step + follows * pull.step, info",
             "safe.step - follows * pull.step, info",
         ),
-        "a pull that must lose": ("pays = pull_gain > 0.0", "pays = pull_gain < 0.0"),
+        "a pull that must lose": ("pays = (pull_gain > 0.0)", "pays = (pull_gain < 0.0)"),
         "no pull": ("safe.step + follows * pull.step, info", "safe.step, info"),
     },
     "a_pull_that_loses_reward_is_not_made": {
-        "a pull whatever it promises": ("pays = pull_gain > 0.0", "pays = far"),
+        "a pull whatever it promises": ("pays = (pull_gain > 0.0)", "pays = far"),
+    },
+    "a_baseline_that_earns_less_does_not_pull": {
+        "it does": ("(pull_gain > 0.0) & ~(inputs.J_R > state.baseline_J_R)", "pull_gain > 0.0"),
+        "one that earns more does not": ("~(inputs.J_R > state.baseline_J_R)", "(inputs.J_R > state.baseline_J_R)"),
+        "nor one of which nothing is known": (
+            "~(inputs.J_R > state.baseline_J_R)",
+            "(inputs.J_R <= state.baseline_J_R)",
+        ),
+        "one that keeps the limit does": (
+            "baseline_J_R=jnp.asarray(baseline.J_R, jnp.float32)",
+            "baseline_J_R=jnp.where(safe, jnp.nan, baseline.J_R)",
+        ),
     },
     "a_baseline_that_is_near_enough_does_not_pull": {
         "a pull by rounding": (

@@ -543,6 +543,7 @@ def test_a_run_of_guarded_space_from_before_its_promises_changed_units_goes_on(t
     folder = RunFolder(spacerl.train("point-circle", updates=2, out=tmp_path / "run", **small).folder)
     arrays, *_ = folder.checkpoint(2)
     young = ("algorithm.promise", "algorithm.shortfall", "algorithm.trust", "algorithm.cost.", "gradients.")
+    young += ("algorithm.baseline_J_R",)
     old = {name: array for name, array in arrays.items() if not name.startswith(young)}
     old["algorithm.previous_J_D"] = old.pop("algorithm.nearest_J_D")
     one, costs = np.float32(1.0).reshape(()), np.ones(1, np.float32)

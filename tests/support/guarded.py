@@ -217,6 +217,18 @@ def check_a_pull_that_loses_reward_is_not_made(module):
     assert np.isnan(proposal.memory.promise.pull_gain)
 
 
+def check_a_baseline_that_earns_less_does_not_pull(module):
+    """J_R is 1 here, whatever the pull promises."""
+    inputs = inputs_of(b=3.0, gain=E1 + 0.5 * E2)
+    for earns, follows in ((0.9, 0.0), (1.1, 1.0), (NAN, 1.0)):
+        proposal = propose(module, inputs, state_of(module, baseline_J_R=earns))
+        close(proposal.info["follows"], follows)
+        close(proposal.step, E1 + follows * PULL * E2)
+    rule = rule_of(module)
+    assert [float(rule.init(1, BaselineMeasurement(2.0, excess)).baseline_J_R) for excess in (0.0, 9.0)] == [2.0, 2.0]
+    assert np.isnan(rule.init(1, BaselineMeasurement()).baseline_J_R)
+
+
 def check_what_a_pull_promises_is_in_units_of_J_R(module):
     """The direction of reward says it loses, the gradient of J_R that it gains."""
     proposal = propose(module, inputs_of(g=E1 - 0.5 * E2, gain=E1 + 0.5 * E2, b=3.0))

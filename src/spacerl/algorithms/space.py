@@ -3,7 +3,8 @@
   1. a step for reward within the trust region and along the costs' limits, with a margin; far above a limit a bounded
      way back to it first. The trust region is earned: it shrinks where a cost is not what was promised;
   2. from there the pull toward the baseline, inside the cost constraint, spending at most `kappa` of KL;
-  3. the pull is taken only if it promises reward, and kappa follows how well such promises are kept;
+  3. the pull is taken only if it promises reward, as long as the baseline earns more than the policy does, and kappa
+     follows how well such promises are kept;
   4. unless the baseline is known to earn more than the policy, and not to break the constraint: then the way to it is
      taken even where it leads downhill at first, as long as it leads nearer.
 
@@ -93,6 +94,7 @@ class GuardedState(NamedTuple):
     shortfall: Array  # () running mean of what steps with a pull promised of J_R and did not deliver
     promised: Array  # () running mean of how much these steps promised to change, gains of pulls and losses alike
     target_J_R: Array  # () J_R of a baseline that keeps the constraint; minus infinity of one that does not
+    baseline_J_R: Array  # () of any; NaN where it is unknown
     promise: Promise  # of the last step
     previous_J_R: Array  # ()
     previous_J_C: Array  # (K,)
@@ -267,6 +269,7 @@ def space(options: SpaceOptions) -> Algorithm:
             bias=jnp.zeros(costs),
             shortfall=jnp.zeros(()),
             promised=jnp.zeros(()),
+            baseline_J_R=jnp.asarray(baseline.J_R, jnp.float32),
             target_J_R=jnp.where(safe & ~jnp.isnan(baseline.J_R), baseline.J_R, -jnp.inf),
             promise=Promise(unknown, unknown, unknowns, jnp.zeros(())),
             previous_J_R=unknown,
@@ -297,7 +300,8 @@ def space(options: SpaceOptions) -> Algorithm:
         # A step back to a limit that is broken for certain may promise to lose reward. At a limit it may not: what it
         # loses there earlier pulls had gained, and they would be paid for the same reward again and again.
         safe_gain = jnp.where(jnp.any(certainly_above(state.cost, inputs.h_C)), safe_gain, jnp.maximum(safe_gain, 0.0))
-        pays = pull_gain > 0.0
+        # Who earns more than the baseline has nothing to learn from it: what its pull still promises is noise.
+        pays = (pull_gain > 0.0) & ~(inputs.J_R > state.baseline_J_R)
         follows = jnp.where(pays | (seeks & far), 1.0, 0.0)
         promise = Promise(
             pull_gain=jnp.where(pays & ~seeks, pull_gain, jnp.nan),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -29,8 +30,9 @@ from spacerl.types import InputError, TrainState
 # Arrays of checkpoints that earlier versions called otherwise.
 RENAMED = {"algorithm.goal": "algorithm.target_J_R", "algorithm.faith": "algorithm.seek_kl"}
 
-# Arrays that checkpoints of earlier versions do not have: means that begin anew.
-BEGUN_ANEW = {f"gradients.{name}" for name in MeanGradients._fields}
+# Arrays that checkpoints of earlier versions do not have, and what is in them then: means begin anew, and nothing is
+# known of what a baseline earns.
+LATER = {f"gradients.{name}": 0.0 for name in MeanGradients._fields} | {"algorithm.baseline_J_R": math.nan}
 
 
 class OutOfDate(InputError):
@@ -77,7 +79,8 @@ def from_arrays(arrays: dict[str, np.ndarray], template: TrainState, source: str
             "evaluated, exported and used as a baseline, and must be trained anew to go on"
         )
     wanted = to_shapes(template)
-    arrays = arrays | {name: np.zeros(*wanted[name]) for name in wanted.keys() - arrays.keys() if name in BEGUN_ANEW}
+    young = {name: value for name, value in LATER.items() if name in wanted.keys() - arrays.keys()}
+    arrays = arrays | {name: np.full(*wanted[name][:1], value, wanted[name][1]) for name, value in young.items()}
     given = {name: (array.shape, array.dtype) for name, array in arrays.items()}
     if wanted != given:
         differing = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))

@@ -31,13 +31,15 @@ def measure_baselines(parts: Parts) -> tuple[BaselineMeasurement, dict[str, Any]
     """What is known of the baseline on this task, and what the run folder keeps of it; of several, the first one's, and
     all of them below "all".
 
-    Of several another one may lead in each update, so that nothing is known about the cost of the one that does.
+    Of several another one may lead in each update, so that nothing is known about the cost of the one that does, and of
+    its reward only what it is at most.
     """
     if not parts.baselines:
         return UNMEASURED, None
     summaries = [_summary_of(parts, baseline) for baseline in parts.baselines]
     summary: dict[str, Any] = summaries[0] | ({"all": summaries} if len(summaries) > 1 else {})
-    return BaselineMeasurement(summary["J_R"], excess(summary, -CERTAIN) if len(summaries) == 1 else math.nan), summary
+    most = max(each["J_R"] for each in summaries)
+    return BaselineMeasurement(most, excess(summary, -CERTAIN) if len(summaries) == 1 else math.nan), summary
 
 
 def excess(summary: dict[str, Any], errors: float = 0.0) -> float:
