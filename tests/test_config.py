@@ -215,6 +215,7 @@ GUARDED = PRINTED | SEARCHED | {"projection_kl_bound": 0.04, "pull_kl": 0.02, "p
 GUARDED |= {"margin_rate": 0.1, "seek_baseline": True, "promise_rate": 0.3}
 # Which there were not: a run of before goes on as it was.
 GUARDED |= {"ascent_factor": 1.0, "earned_trust": False, "shrink_cost_gradients": False, "filter_costs": False}
+GUARDED |= {"mean_cost_gradients": False}
 IMITATED = {"pretrain_tolerance": 0.05, "pretrain_updates": 100_000, "pretrain_delta": "delta"}
 WEIGHTED = {"divergence_gradient": "full", "divergence_weight": 2.0}
 SCHEDULED = WEIGHTED | {"weight_schedule": "printed", "weight_decay": 0.95}

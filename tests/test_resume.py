@@ -542,7 +542,7 @@ def test_a_run_of_guarded_space_from_before_its_promises_changed_units_goes_on(t
     small = {"algorithm": "space", "baseline": "near", "batch_size": 200, "hidden": (4,), "progress": False, "log": ()}
     folder = RunFolder(spacerl.train("point-circle", updates=2, out=tmp_path / "run", **small).folder)
     arrays, *_ = folder.checkpoint(2)
-    young = ("algorithm.promise", "algorithm.shortfall", "algorithm.trust", "algorithm.cost.", "gradients.")
+    young = ("algorithm.promise", "algorithm.shortfall", "algorithm.trust", "algorithm.cost.")
     young += ("algorithm.baseline_J_R",)
     old = {name: array for name, array in arrays.items() if not name.startswith(young)}
     old["algorithm.previous_J_D"] = old.pop("algorithm.nearest_J_D")

@@ -44,6 +44,7 @@ _YOUNGER_OPTIONS = {
     "filter_costs": False,
     "cost_margin": 0.5,
 }
+_YOUNGEST_OPTIONS = {"mean_cost_gradients": False}
 
 
 def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
@@ -69,4 +70,5 @@ def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _before_younger_options(given: dict[str, Any]) -> dict[str, Any]:
     """What came after a config was written, with the values that leave its run as it was."""
-    return _YOUNGER_SETTINGS | (_YOUNGER_OPTIONS if given.get("algorithm") == "space" else {}) | given
+    younger = _YOUNGER_SETTINGS | (_YOUNGER_OPTIONS if given.get("algorithm") == "space" else {})
+    return younger | (_YOUNGEST_OPTIONS if given.get("algorithm") in ("space", "space-alone") else {}) | given

@@ -73,6 +73,7 @@ class Settings(TypedDict, total=False):
     filter_costs: bool
     integral_gain: float
     margin_rate: float
+    mean_cost_gradients: bool
     multiplier_rate: float
     pretrain_delta: float | Literal["delta"]
     pretrain_tolerance: float

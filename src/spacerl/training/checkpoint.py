@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from spacerl.core.estimates import MeanGradients
 from spacerl.runs.config import RunConfig
 from spacerl.runs.fields import shortened
 from spacerl.runs.folder import (
@@ -30,9 +29,8 @@ from spacerl.types import InputError, TrainState
 # Arrays of checkpoints that earlier versions called otherwise.
 RENAMED = {"algorithm.goal": "algorithm.target_J_R", "algorithm.faith": "algorithm.seek_kl"}
 
-# Arrays that checkpoints of earlier versions do not have, and what is in them then: means begin anew, and nothing is
-# known of what a baseline earns.
-LATER = {f"gradients.{name}": 0.0 for name in MeanGradients._fields} | {"algorithm.baseline_J_R": math.nan}
+# Numbers that checkpoints of earlier versions do not have, and what is known then.
+LATER = {"algorithm.baseline_J_R": math.nan}
 
 
 class OutOfDate(InputError):
@@ -79,8 +77,7 @@ def from_arrays(arrays: dict[str, np.ndarray], template: TrainState, source: str
             "evaluated, exported and used as a baseline, and must be trained anew to go on"
         )
     wanted = to_shapes(template)
-    young = {name: value for name, value in LATER.items() if name in wanted.keys() - arrays.keys()}
-    arrays = arrays | {name: np.full(*wanted[name][:1], value, wanted[name][1]) for name, value in young.items()}
+    arrays = {name: np.array(value, np.float32) for name, value in LATER.items() if name in wanted} | arrays
     given = {name: (array.shape, array.dtype) for name, array in arrays.items()}
     if wanted != given:
         differing = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
