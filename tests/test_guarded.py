@@ -132,6 +132,14 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "baseline_J_R=jnp.where(safe, jnp.nan, baseline.J_R)",
         ),
     },
+    "where_there_is_no_reward_a_better_baseline_is_followed": {
+        "nobody is": ("pays |= ~jnp.any(inputs.gain) &", "pays |= False &"),
+        "where there is some": ("pays |= ~jnp.any(inputs.gain) & (", "pays |= ("),
+        "one that earns as little": (
+            "(inputs.J_R < state.baseline_J_R)",
+            "(inputs.J_R <= state.baseline_J_R)",
+        ),
+    },
     "a_baseline_that_is_near_enough_does_not_pull": {
         "a pull by rounding": (
             "far = jnp.dot(inputs.a, safe.step) + b > 0.0",

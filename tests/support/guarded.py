@@ -229,6 +229,18 @@ def check_a_baseline_that_earns_less_does_not_pull(module):
     assert np.isnan(rule.init(1, BaselineMeasurement()).baseline_J_R)
 
 
+def check_where_there_is_no_reward_a_better_baseline_is_followed(module):
+    """As far as its budget goes and within the costs; nothing is promised, so that no promise is broken."""
+    inputs = inputs_of(g=0.0 * E1, b=3.0)
+    for earns, follows in ((1.1, 1.0), (0.9, 0.0), (1.0, 0.0), (NAN, 0.0)):
+        close(propose(module, inputs, state_of(module, baseline_J_R=earns)).step, follows * PULL * E2)
+    better = state_of(module, baseline_J_R=2.0)
+    limited = propose(module, inputs_of(g=0.0 * E1, b=3.0, c=E2, d=-0.1), better)
+    close(limited.step, 0.1 * E2)
+    losing = propose(module, inputs_of(b=3.0, gain=E1 - 0.5 * E2), better)
+    close(losing.step, E1)
+
+
 def check_what_a_pull_promises_is_in_units_of_J_R(module):
     """The direction of reward says it loses, the gradient of J_R that it gains."""
     proposal = propose(module, inputs_of(g=E1 - 0.5 * E2, gain=E1 + 0.5 * E2, b=3.0))

@@ -300,8 +300,10 @@ def space(options: SpaceOptions) -> Algorithm:
         # A step back to a limit that is broken for certain may promise to lose reward. At a limit it may not: what it
         # loses there earlier pulls had gained, and they would be paid for the same reward again and again.
         safe_gain = jnp.where(jnp.any(certainly_above(state.cost, inputs.h_C)), safe_gain, jnp.maximum(safe_gain, 0.0))
-        # Who earns more than the baseline has nothing to learn from it: what its pull still promises is noise.
+        # Who earns more than the baseline has nothing to learn from it: what its pull still promises is noise. Where no
+        # reward depends on what is done, nobody promises anything, and one that earns more is worth following.
         pays = (pull_gain > 0.0) & ~(inputs.J_R > state.baseline_J_R)
+        pays |= ~jnp.any(inputs.gain) & (inputs.J_R < state.baseline_J_R)
         follows = jnp.where(pays | (seeks & far), 1.0, 0.0)
         promise = Promise(
             pull_gain=jnp.where(pays & ~seeks, pull_gain, jnp.nan),
