@@ -94,10 +94,6 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "a pull that needs no trust": ("budget = state.trust * jnp.where", "budget = jnp.where"),
     },
-    "the_margin_goes_with_the_trust_region": {
-        "it never comes back": ("trust / state.trust *", "jnp.minimum(trust / state.trust, 1.0) *"),
-        "it goes where trust cannot": ("trust / state.trust *", "earned *"),
-    },
     "a_baseline_that_is_reached_is_sought_no_longer": {
         "held at a baseline": ("jnp.where(seeks & ~far, 0.0, state.seek_kl)", "state.seek_kl"),
         "given up before it is reached": (
@@ -267,10 +263,11 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "the_margin_learns_from_surprises": {
         "a margin that never learns": (
-            "bias=trust / state.trust * running_mean(state.bias, surprise, options.margin_rate)",
+            "bias=running_mean(state.bias, surprise, options.margin_rate)",
             "bias=state.bias",
         ),
-        "what long steps left out counted for short ones": ("bias=trust / state.trust * ", "bias=1.0 * "),
+        "less where trust is lost": ("bias=running_mean(", "bias=jnp.minimum(earned, 1.0) * running_mean("),
+        "more where it is won": ("bias=running_mean(", "bias=jnp.maximum(earned, 1.0) * running_mean("),
     },
     "no_prediction_is_below_what_a_cost_can_be": {
         "a prediction below what a cost can be": (

@@ -142,16 +142,14 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
     stays_above = (surprise > 0.0) & certainly_above(cost, allowed)
     broken = jnp.any(overshot | stays_above)
     earned = jnp.where(jnp.any(jnp.isnan(surprise)), 1.0, jnp.where(broken, BROKEN, KEPT))
-    trust = jnp.clip(state.trust * earned, LEAST, 1.0) if options.earned_trust else state.trust
     J_D = inputs.b + state.h_D
     nearer = J_D < NEARER * state.nearest_J_D
     way_made = jnp.where(last.sought > 0.0, jnp.where(nearer, PROGRESS, SETBACK), 1.0)
     return state._replace(
-        trust=trust,
+        trust=jnp.clip(state.trust * earned, LEAST, 1.0) if options.earned_trust else state.trust,
         kappa=trust_radius(state.kappa, kept, options.pull_kl_max),
         seek_kl=jnp.minimum(state.seek_kl * way_made, options.pull_kl_max),
-        # What a prediction leaves out goes with the KL of its step: half of the trust region, half of it.
-        bias=trust / state.trust * running_mean(state.bias, surprise, options.margin_rate),
+        bias=running_mean(state.bias, surprise, options.margin_rate),
         shortfall=shortfall,
         promised=promised,
         nearest_J_D=jnp.fmin(state.nearest_J_D, J_D),
