@@ -220,7 +220,7 @@ def update(
     inputs = step_inputs(learner, batch, state, rows, jax.random.fold_in(rows_key, 1))
     gradients = state.gradients
     if algorithm.needs.mean_gradients:
-        gradients = with_gradients(gradients, inputs.c, inputs.c_noise)
+        gradients = with_gradients(gradients, inputs.c, jnp.asarray(inputs.c_noise))
         inputs = inputs._replace(c=gradients.mean, c_noise=gradients.error)
     proposal = algorithm.step(inputs, state.algorithm)
     judge = judge_of(learner, batch, state.theta, proposal.step)
