@@ -37,14 +37,17 @@ _HAD = {
     "space": ("line search", "projection", "divergence", "threshold", "pull"),
 }
 _YOUNGER_SETTINGS = {"start": "fresh", "preset": "paper", "cost_tolerance": 0.0}
-_YOUNGER_OPTIONS = {
-    "ascent_factor": 1.0,
-    "earned_trust": False,
-    "shrink_cost_gradients": False,
-    "filter_costs": False,
-    "cost_margin": 0.5,
+_YOUNGER_OPTIONS: dict[str, dict[str, Any]] = {
+    "space": {
+        "ascent_factor": 1.0,
+        "earned_trust": False,
+        "shrink_cost_gradients": False,
+        "filter_costs": False,
+        "cost_margin": 0.5,
+        "mean_cost_gradients": False,
+    },
+    "space-alone": {"mean_cost_gradients": False},
 }
-_YOUNGEST_OPTIONS = {"mean_cost_gradients": False}
 
 
 def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
@@ -70,5 +73,4 @@ def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _before_younger_options(given: dict[str, Any]) -> dict[str, Any]:
     """What came after a config was written, with the values that leave its run as it was."""
-    younger = _YOUNGER_SETTINGS | (_YOUNGER_OPTIONS if given.get("algorithm") == "space" else {})
-    return younger | (_YOUNGEST_OPTIONS if given.get("algorithm") in ("space", "space-alone") else {}) | given
+    return _YOUNGER_SETTINGS | _YOUNGER_OPTIONS.get(str(given.get("algorithm")), {}) | given
