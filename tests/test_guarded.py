@@ -124,9 +124,23 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
             "(inputs.J_R <= state.baseline_J_R)",
         ),
         "one that keeps the limit does": (
-            "baseline_J_R=jnp.asarray(baseline.J_R, jnp.float32)",
-            "baseline_J_R=jnp.where(safe, jnp.nan, baseline.J_R)",
+            "baseline_J_R=better,",
+            "baseline_J_R=jnp.where(safe, jnp.nan, better),",
         ),
+    },
+    "a_baseline_is_followed_up_to_what_it_earns_within_the_limits": {
+        "up to all that it earns": ("1.0 / (1.0 + jnp.nan_to_num(jnp.maximum(baseline.excess, 0.0)))", "1.0"),
+        "farther where it is far within them": (
+            "nan_to_num(jnp.maximum(baseline.excess, 0.0))",
+            "nan_to_num(baseline.excess)",
+        ),
+        "less in every update": (
+            "jnp.where(jnp.isnan(state.previous_J_R), jnp.minimum(worth, state.baseline_J_R), state.baseline_J_R)",
+            "jnp.minimum(worth, state.baseline_J_R)",
+        ),
+        "up to what a better policy earns": ("jnp.minimum(worth, state.baseline_J_R)", "worth"),
+        "of the reward alone": ("inputs.J_R + state.baseline_share * (", "0.0 * inputs.J_R + state.baseline_share * ("),
+        "better by chance": ("jnp.where(baseline.better, ", "jnp.where(True, "),
     },
     "where_there_is_no_reward_a_better_baseline_is_followed": {
         "nobody is": ("pays |= ~jnp.any(inputs.gain) &", "pays |= False &"),

@@ -31,7 +31,7 @@ def parts_of(baseline=None, **settings):
 def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1, J_C_error=0.0, tolerance=0.0, costly=False):
     """Of a baseline; `costly`: a fresh policy breaks the limit."""
     errors = {"J_R_error": J_R_error, "J_C_error": J_C_error, "cost_tolerance": tolerance}
-    return {"name": name, "J_R": J_R, "J_C": J_C, "h_C": h_C, "costly": costly, **errors}
+    return {"name": name, "J_R": J_R, "J_C": J_C, "h_C": h_C, "costly": costly, "episodes": 100, **errors}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,9 @@ def summary_of(name="a", J_R=2.0, J_C=4.0, h_C=5.0, J_R_error=0.1, J_C_error=0.0
         ("auto", summary_of(J_C=8.6, J_C_error=0.5), None),
         ("auto", summary_of(J_R=1.1), None),  # more than a fresh policy's 1, but not for certain
         ("auto", summary_of(J_R=0.0), None),
+        ("auto", summary_of(J_R=1.75), None),  # more for certain, but less than episodes differ by: 0.79
+        ("auto", summary_of(J_R=1.83), 0),
+        ("auto", summary_of(J_R=1.75, costly=True), 0),  # and where a fresh policy breaks the limit
         ("auto", summary_of(J_C=0.0, h_C=0.0), 0),
         ("auto", summary_of(J_C=0.1, h_C=0.0), None),
         ("auto", summary_of(J_C=23.9, h_C=0.0, tolerance=16.0), 0),  # nearly safe, as at any other limit
@@ -75,6 +78,7 @@ def test_the_choice_by_hand(given, summary, expected, monkeypatch):
     parts = parts_of(start=given, cost_limit=summary["h_C"], cost_tolerance=summary["cost_tolerance"])
     choice = choose(parts, initial_state(parts.learner, 0), summary)
     assert choice.baseline == expected
+    assert choice.better == (summary["J_R"] != 1.75 or summary["costly"])
     assert bool(choice.why) == (given != "fresh")
     assert "\n" not in choice.why
 

@@ -271,6 +271,7 @@ class BaselineMeasurement(NamedTuple):
     J_R: float | Array = math.nan
     excess: float | Array = math.nan  # by which part of h_C its cost exceeds it
     begun: bool = False  # whether the run begins at it
+    better: bool = True  # whether it earns more than a fresh policy by more than chance, where that is known
 
 
 UNMEASURED = BaselineMeasurement()

@@ -229,6 +229,22 @@ def check_a_baseline_that_earns_less_does_not_pull(module):
     assert np.isnan(rule.init(1, BaselineMeasurement()).baseline_J_R)
 
 
+def check_a_baseline_is_followed_up_to_what_it_earns_within_the_limits(module):
+    """One that earns 9 at four times the limit earns 3 if it is played a quarter of the time by who else earns 1."""
+    rule = rule_of(module)
+    for measured, worth in (
+        (BaselineMeasurement(9.0, 3.0), 3.0),
+        (BaselineMeasurement(9.0, -0.5), 9.0),  # within the limits
+        (BaselineMeasurement(9.0), 9.0),  # unknown of several
+        (BaselineMeasurement(0.6, 3.0), 0.6),  # less than a fresh policy: not worth more for that
+        (BaselineMeasurement(0.6, -0.5), 0.6),
+        (BaselineMeasurement(9.0, -0.5, better=False), -INF),
+    ):
+        close(rule.step(inputs_of(), rule.init(1, measured)).memory.baseline_J_R, worth)
+    later = rule.init(1, BaselineMeasurement(9.0, 3.0))._replace(previous_J_R=jnp.ones(()))
+    close(rule.step(inputs_of(), later).memory.baseline_J_R, 9.0)  # the first batch alone says what who else earns
+
+
 def check_where_there_is_no_reward_a_better_baseline_is_followed(module):
     """As far as its budget goes and within the costs; nothing is promised, so that no promise is broken."""
     inputs = inputs_of(g=0.0 * E1, b=3.0)

@@ -94,7 +94,8 @@ class GuardedState(NamedTuple):
     shortfall: Array  # () running mean of what steps with a pull promised of J_R and did not deliver
     promised: Array  # () running mean of how much these steps promised to change, gains of pulls and losses alike
     target_J_R: Array  # () J_R of a baseline that keeps the constraint; minus infinity of one that does not
-    baseline_J_R: Array  # () of any; NaN where it is unknown
+    baseline_J_R: Array  # () up to which any is followed; NaN where it is unknown
+    baseline_share: Array  # () of the time that it could be played within the limits
     promise: Promise  # of the last step
     previous_J_R: Array  # ()
     previous_J_C: Array  # (K,)
@@ -122,6 +123,10 @@ def certainly_above(cost: CostEstimate, h_C: Array | float) -> Array:
 def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> GuardedState:
     """What the newest batch says about the last step: its promises kept or broken, its cost as predicted or not."""
     last = state.promise
+    # A baseline that breaks a limit threefold keeps it if it is played a third of the time: that is what following it
+    # is worth to a policy that begins elsewhere.
+    worth = inputs.J_R + state.baseline_share * (state.baseline_J_R - inputs.J_R)
+    worth = jnp.where(jnp.isnan(state.previous_J_R), jnp.minimum(worth, state.baseline_J_R), state.baseline_J_R)
     # What the rest of a step delivers says nothing about a pull that is a small part of it.
     says = last.pull_gain > SMALL_PART * jnp.abs(last.safe_gain)
     change = jnp.where(says, inputs.J_R - state.previous_J_R, jnp.nan)
@@ -152,6 +157,7 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
         bias=running_mean(state.bias, surprise, options.margin_rate),
         shortfall=shortfall,
         promised=promised,
+        baseline_J_R=worth,
         nearest_J_D=jnp.fmin(state.nearest_J_D, J_D),
         cost=cost,
     )
@@ -258,7 +264,8 @@ def space(options: SpaceOptions) -> Algorithm:
 
     def init(costs: int, baseline: BaselineMeasurement) -> GuardedState:
         unknown, unknowns = jnp.full((), jnp.nan), jnp.full((costs,), jnp.nan)
-        safe = (baseline.excess <= TOLERANCE) & options.seek_baseline
+        better = jnp.where(baseline.better, jnp.asarray(baseline.J_R, jnp.float32), -jnp.inf)
+        safe = (baseline.excess <= TOLERANCE) & options.seek_baseline & ~jnp.isnan(better)
         return GuardedState(
             h_D=jnp.array(options.divergence_threshold, jnp.float32),
             trust=jnp.array(FIRST_TRUST if options.earned_trust and baseline.begun else 1.0),
@@ -267,8 +274,9 @@ def space(options: SpaceOptions) -> Algorithm:
             bias=jnp.zeros(costs),
             shortfall=jnp.zeros(()),
             promised=jnp.zeros(()),
-            baseline_J_R=jnp.asarray(baseline.J_R, jnp.float32),
-            target_J_R=jnp.where(safe & ~jnp.isnan(baseline.J_R), baseline.J_R, -jnp.inf),
+            baseline_J_R=better,
+            baseline_share=1.0 / (1.0 + jnp.nan_to_num(jnp.maximum(baseline.excess, 0.0))),
+            target_J_R=jnp.where(safe, better, -jnp.inf),
             promise=Promise(unknown, unknown, unknowns, jnp.zeros(())),
             previous_J_R=unknown,
             previous_J_C=unknowns,

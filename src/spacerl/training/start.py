@@ -37,6 +37,7 @@ CRITIC_FITS = 20  # on the same episodes: a first step must not follow critics t
 class Choice(NamedTuple):
     baseline: int | None  # which one the run begins with; None: a fresh policy
     why: str  # one line
+    better: bool = True  # whether it earns more than a fresh policy by more than chance: else it is not followed either
 
 
 def begin(parts: Parts, say: bool = False) -> tuple[TrainState, dict[str, Any] | None]:
@@ -48,8 +49,9 @@ def begin(parts: Parts, say: bool = False) -> tuple[TrainState, dict[str, Any] |
             raise InputError("start is 'baseline' and there is none: give one with --baseline, or begin fresh")
         return state, None
     choice = choose(parts, state, summary)
+    measured = measured._replace(begun=choice.baseline is not None, better=choice.better)
+    state = initial_state(parts.learner, parts.config.seed, measured)
     if choice.baseline is not None:
-        state = initial_state(parts.learner, parts.config.seed, measured._replace(begun=True))
         state = at_baseline(parts, state, parts.baselines[choice.baseline])
     if say and choice.why:
         print(choice.why, file=sys.stderr)
@@ -59,9 +61,12 @@ def begin(parts: Parts, say: bool = False) -> tuple[TrainState, dict[str, Any] |
 
 def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
     """Of baselines that keep the limit, or nearly, the one that earns most, if that is more than a fresh policy earns,
-    by two standard errors. Where all break it, the one that earns most, if it breaks it by no more than a quarter of
-    what a fresh policy does, for certain: who begins there keeps habits that are hard to lose, and a fresh policy that
-    is not much worse comes back faster."""
+    by two standard errors. But not where that is less than episodes differ by chance, and a fresh policy keeps the
+    limit too: learning finds as much by itself, and a baseline that does next to nothing is a bad place to learn from.
+
+    Where all break it, the one that earns most, if it breaks it by no more than a quarter of what a fresh policy does,
+    for certain: who begins there keeps habits that are hard to lose, and a fresh policy that is not much worse comes
+    back faster."""
     config = parts.config
     everyone = summary.get("all", [summary])
     if config.start == "fresh":
@@ -72,11 +77,15 @@ def choose(parts: Parts, state: TrainState, summary: dict[str, Any]) -> Choice:
     safe = [i for i, each in enumerate(everyone) if is_nearly_safe(each)]
     best = max(safe or range(len(everyone)), key=lambda i: everyone[i]["J_R"])
     chosen, fresh = everyone[best], _fresh_summary(parts, state)
-    more, doubt = chosen["J_R"] - fresh["J_R"], 2.0 * math.hypot(chosen["J_R_error"], fresh["J_R_error"])
+    error = math.hypot(chosen["J_R_error"], fresh["J_R_error"])
+    more, doubt, chance = chosen["J_R"] - fresh["J_R"], 2.0 * error, error * math.sqrt(chosen["episodes"] / 2.0)
     costs = costs_in_words(chosen)
     told = f"baseline '{chosen['name']}' earns J_R {chosen['J_R']:.3g}, a fresh policy {fresh['J_R']:.3g}"
     told += f" (± {doubt:.2g} between them)"
     better = more > doubt
+    if better and safe and more < chance and excess(fresh, CERTAIN) <= 0.0:
+        alike = f"less than the standard deviation of an episode ({chance:.2g}), and a fresh policy keeps the limit too"
+        return Choice(None, f"begins fresh: {told}, {alike}", better=False)
     if better and safe:
         return Choice(best, f"begins at the baseline: {told}, {costs}")
     if better and excess(chosen, CERTAIN) < FAR_SAFER * excess(fresh, -CERTAIN):
