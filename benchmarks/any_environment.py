@@ -94,6 +94,23 @@ CASES = {
         "search",
         (0.0,),
     ),
+    "hopper": Case(
+        "Hopper-v5",
+        {"speed": (lambda obs, action, next_obs, info: float(info["x_velocity"] > 0.75), 50.0)},
+        10_000,
+        "search",
+        (0.0,) * 3,
+    ),
+    "swimmer": Case(
+        "Swimmer-v5",
+        {
+            "sideways": (where(lambda o: abs(o[4]) > 0.4), 100.0),
+            "bend": (where(lambda o: max(abs(o[1]), abs(o[2])) > 1.2), 200.0),
+        },
+        20_000,
+        "search",
+        (0.0, 0.0),
+    ),
     # The half that they are judged by.
     "acrobot": Case("Acrobot-v1", {"whirl": (where(lambda o: abs(o[5]) > 3.0), 20.0)}, 10_000, "judge", 1),
     "hill": Case(
@@ -104,23 +121,24 @@ CASES = {
         (0.0,),
         careful_pump,
     ),
-    "hopper": Case(
-        "Hopper-v5",
-        {"speed": (lambda obs, action, next_obs, info: float(info["x_velocity"] > 0.75), 50.0)},
-        10_000,
+    "walker": Case(
+        "Walker2d-v5",
+        {"speed": (lambda obs, action, next_obs, info: float(info["x_velocity"] > 0.5), 40.0)},
+        12_000,
         "judge",
-        (0.0,) * 3,
+        (0.0,) * 6,
     ),
-    "swimmer": Case(
-        "Swimmer-v5",
+    "biped": Case(
+        "BipedalWalker-v3",
         {
-            "sideways": (where(lambda o: abs(o[4]) > 0.4), 100.0),
-            "bend": (where(lambda o: max(abs(o[1]), abs(o[2])) > 1.2), 200.0),
+            "lean": (where(lambda o: abs(o[0]) > 0.3), 30.0),
+            "effort": (lambda obs, action, next_obs, info: float(np.abs(action).mean()), 150.0),
         },
-        20_000,
+        16_000,
         "judge",
-        (0.0, 0.0),
+        (0.0,) * 4,
     ),
+    "balance": Case("InvertedPendulum-v5", {"far": (where(lambda o: abs(o[0]) > 0.05), 10.0)}, 5_000, "judge", (0.0,)),
     "lander-throttle": Case(
         "LunarLanderContinuous-v3",
         {"engine": (lambda obs, action, next_obs, info: float(max(action[0], 0.0)), 20.0)},
