@@ -42,10 +42,27 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "recovery_is_bounded": {
-        "unbounded recovery": ("options.projection_kl_bound * jnp.min(model.share)", "1e9"),
-        "recovery as far along noise": (
-            "options.projection_kl_bound * jnp.min(model.share)",
-            "options.projection_kl_bound",
+        "unbounded recovery": ("within_kl(recovery, inputs, recovery_kl)", "recovery"),
+        "recovery as far along noise": ("state.recovery * jnp.min(model.share) *", "state.recovery *"),
+        "recovery that is not earned": ("state.recovery * jnp.min(model.share) *", "jnp.min(model.share) *"),
+    },
+    "the_way_to_a_margin_is_no_longer_than_a_reward_step": {
+        "as long as back to a limit": (
+            "jnp.where(above, recovery_kl, jnp.minimum(recovery_kl, inputs.delta))",
+            "recovery_kl",
+        ),
+        "no longer back to a limit": ("jnp.where(above, recovery_kl, ", "jnp.where(False, recovery_kl, "),
+    },
+    "recovery_follows_its_promises": {
+        "recovery by nothing": ("jnp.clip(state.recovery * recovered, LEAST_RECOVERY, 1.0)", "state.recovery"),
+        "lost by chance": ("surprise - doubt > (1.0 - FAILED)", "surprise > (1.0 - FAILED)"),
+        "lost below the limit": ("failed = was_above & ", "failed = "),
+        "never regained": ("REGAINED, 1.0))", "1.0, 1.0))"),
+        "regained by half of it alone": ("jnp.any(came) | ~jnp.any(was_above)", "jnp.any(came)"),
+        "less than the least": ("LEAST_RECOVERY, 1.0)", "0.0, 1.0)"),
+        "whether trust is earned or not": (
+            "LEAST_RECOVERY, 1.0) if options.earned_trust",
+            "LEAST_RECOVERY, 1.0) if True",
         ),
     },
     "only_the_reliable_share_of_a_gradient_takes_cost_away": {
@@ -277,9 +294,10 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "the_margin_learns_from_surprises": {
         "a margin that never learns": (
-            "bias=running_mean(state.bias, surprise, options.margin_rate)",
+            "bias=running_mean(state.bias, jnp.where(far_above, jnp.nan, surprise), options.margin_rate)",
             "bias=state.bias",
         ),
+        "of what happens far above": ("jnp.where(far_above, jnp.nan, surprise)", "surprise"),
         "less where trust is lost": ("bias=running_mean(", "bias=jnp.minimum(earned, 1.0) * running_mean("),
         "more where it is won": ("bias=running_mean(", "bias=jnp.maximum(earned, 1.0) * running_mean("),
     },
@@ -290,8 +308,10 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "a_step_is_shortened_to_the_size_that_was_planned": {
-        "accept always": ("judge(scale).kl <= 2.0 * planned", "judge(scale).kl <= jnp.inf"),
-        "accept without the pull's budget": ('+ proposal.info["pull_kl_bound"]', ""),
+        "accept always": ("judge(scale).kl <= OVERSHOT * planned", "judge(scale).kl <= jnp.inf"),
+        "accept without the pull's budget": (' + info["pull_kl_bound"]', ""),
+        "accept without recovery's": ('+ info["recovery_kl_bound"] ', ""),
+        "accept what is not earned": ('info["trust"] * inputs.delta', "inputs.delta"),
     },
     "what_a_pull_promises_is_in_units_of_J_R": {
         "promise of the direction": (
@@ -344,7 +364,7 @@ def test_no_pull_costs_linearised_safety_with_the_solves_of_a_real_run():
     def step(inputs, state):
         pulled = plain.step(inputs, state)
         alone = plain.step(inputs, state._replace(kappa=jnp.zeros(()), seek_kl=jnp.zeros(())))
-        limits = inputs.d + pulled.info["cost_margin"]
+        limits = pulled.info["cost_estimate"] - inputs.h_C + pulled.info["cost_margin"]
         with_pull, without = (inputs.c @ each.step + limits for each in (pulled, alone))
         raised = jnp.max((with_pull - jnp.maximum(without, 0.0)) / inputs.d_error)
         return pulled._replace(info=pulled.info | {"raised": raised})

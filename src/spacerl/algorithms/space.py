@@ -88,6 +88,7 @@ class Promise(NamedTuple):
 class GuardedState(NamedTuple):
     h_D: Array  # ()
     trust: Array  # () share of delta and of the pull's budget that steps may spend, earned by costs as promised
+    recovery: Array  # () share of the KL that the way back to a limit may spend, earned by recoveries as promised
     kappa: Array  # () KL a pull may spend
     seek_kl: Array  # () KL a pull may spend on the way to a baseline that is known to be better
     bias: Array  # (K,) running mean of measured minus predicted cost
@@ -108,6 +109,11 @@ TOLERANCE = 0.5
 SETBACK, PROGRESS = 0.8, 1.25  # of the KL spent on seeking it, after a step that did not lead nearer than ever or did
 NEARER, GIVEN_UP = 0.98, 0.02  # of the least J_D so far; of the most that seeking may spend
 BROKEN, KEPT, LEAST = 0.5, 1.25, 0.01  # factors on the trust in predictions of cost, and the least of it
+FAILED, CAME = 0.25, 0.5  # of what recovery was to take away of a cost: less than that, and more
+# Factor on what recovery may spend after one that came, slower than trust: a step too far costs more than a short one.
+REGAINED, LEAST_RECOVERY = 1.1, 0.05
+FAR_ABOVE = 0.25  # of h_C
+OVERSHOT = 1.25  # of the KL that was planned, beyond which a step is shortened
 NEGLIGIBLE = 0.01  # of h_C, by which a cost may exceed its prediction where nothing is random
 LARGEST_MARGIN = 0.8  # of what lies between a limit and the least that the cost can be
 FIRST_TRUST = 0.2  # of a run that begins at pi_B: nothing has been earned yet, and there is much to lose
@@ -147,14 +153,23 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
     stays_above = (surprise > 0.0) & certainly_above(cost, allowed)
     broken = jnp.any(overshot | stays_above)
     earned = jnp.where(jnp.any(jnp.isnan(surprise)), 1.0, jnp.where(broken, BROKEN, KEPT))
+    # The same for the way back to a limit: where steps are too long for their gradients, each may lead farther from it.
+    was_above = certainly_above(state.cost, allowed)
+    back = jnp.maximum(-last.cost_change, 0.0)
+    failed = was_above & (back > 0.0) & (surprise - doubt > (1.0 - FAILED) * back)
+    came = was_above & (back > 0.0) & (surprise < (1.0 - CAME) * back)
+    recovered = jnp.where(jnp.any(failed), BROKEN, jnp.where(jnp.any(came) | ~jnp.any(was_above), REGAINED, 1.0))
+    # Far above a limit predictions err in ways that say nothing about steps along it.
+    far_above = state.cost.mean > allowed + FAR_ABOVE * jnp.abs(allowed)
     J_D = inputs.b + state.h_D
     nearer = J_D < NEARER * state.nearest_J_D
     way_made = jnp.where(last.sought > 0.0, jnp.where(nearer, PROGRESS, SETBACK), 1.0)
     return state._replace(
         trust=jnp.clip(state.trust * earned, LEAST, 1.0) if options.earned_trust else state.trust,
+        recovery=jnp.clip(state.recovery * recovered, LEAST_RECOVERY, 1.0) if options.earned_trust else state.recovery,
         kappa=trust_radius(state.kappa, kept, options.pull_kl_max),
         seek_kl=jnp.minimum(state.seek_kl * way_made, options.pull_kl_max),
-        bias=running_mean(state.bias, surprise, options.margin_rate),
+        bias=running_mean(state.bias, jnp.where(far_above, jnp.nan, surprise), options.margin_rate),
         shortfall=shortfall,
         promised=promised,
         baseline_J_R=worth,
@@ -210,7 +225,13 @@ class Move(NamedTuple):
 
 
 def safe_step(
-    options: GuardOptions, inputs: StepInputs, model: CostModel, x_g: Array, limits: Array, delta: Array
+    options: GuardOptions,
+    inputs: StepInputs,
+    model: CostModel,
+    x_g: Array,
+    limits: Array,
+    delta: Array,
+    recovery_kl: Array,
 ) -> Move:
     """Along the costs' limits (K,), with as much of the reward step as the trust region has room for.
 
@@ -219,7 +240,7 @@ def safe_step(
     """
     metric, origin = metric_of(inputs, options.projection), jnp.zeros_like(x_g)
     recovery = project(origin, model.taken, model.ways, limits, metric=metric)
-    recovery = within_kl(recovery, inputs, options.projection_kl_bound * jnp.min(model.share))
+    recovery = within_kl(recovery, inputs, recovery_kl)
     within_reach = limits - jnp.maximum(model.taken @ recovery + limits, 0.0)
     length = natural_length(inputs.g, x_g, delta)
     ascent = length * x_g
@@ -269,6 +290,7 @@ def space(options: SpaceOptions) -> Algorithm:
         return GuardedState(
             h_D=jnp.array(options.divergence_threshold, jnp.float32),
             trust=jnp.array(FIRST_TRUST if options.earned_trust and baseline.begun else 1.0),
+            recovery=jnp.ones(()),
             kappa=jnp.array(options.pull_kl, jnp.float32),
             seek_kl=jnp.array(options.pull_kl_max, jnp.float32),
             bias=jnp.zeros(costs),
@@ -297,7 +319,11 @@ def space(options: SpaceOptions) -> Algorithm:
         x_g, directions = metric_directions(inputs, solved_for, options.projection)
         directions, noise_directions = directions[: K + 1], directions[K + 1 :]
         model = cost_model(options, inputs, directions[:K], noise_directions)
-        safe = safe_step(options, inputs, model, x_g, limits, delta)
+        # A limit must be kept, a margin is wished for: below the limit the way to it is no longer than a reward step.
+        above = jnp.any(state.cost.mean > inputs.h_C)
+        back_kl = jnp.where(above, recovery_kl, jnp.minimum(recovery_kl, inputs.delta))
+        back_kl = state.recovery * jnp.min(model.share) * back_kl
+        safe = safe_step(options, inputs, model, x_g, limits, delta, back_kl)
         budget = state.trust * jnp.where(seeks, state.seek_kl, state.kappa)
         far = jnp.dot(inputs.a, safe.step) + b > 0.0  # who is near enough is pulled by nothing, not by rounding
         pull = pull_step(options, inputs, model, safe, limits, (directions[K], b), budget)
@@ -326,6 +352,7 @@ def space(options: SpaceOptions) -> Algorithm:
                 jnp.argmax(relative_excess(inputs.d + inputs.h_C, jnp.asarray(inputs.h_C)))
             ],
             "trust": state.trust,
+            "recovery_kl_bound": back_kl,
             "cost_gradient_share": jnp.min(model.share),
             "seeks": seeks.astype(jnp.float32),
         }
@@ -340,9 +367,10 @@ def space(options: SpaceOptions) -> Algorithm:
 
     def accept(judge: Judge, inputs: StepInputs, proposal: Proposal, state: GuardedState) -> Array:
         """The step as far as its measured KL is of the size that was planned: a Fisher matrix from few samples errs."""
-        planned = inputs.delta + recovery_kl + proposal.info["pull_kl_bound"]
+        info = proposal.info
+        planned = info["trust"] * inputs.delta + info["recovery_kl_bound"] + info["pull_kl_bound"]
         return backtrack(
-            lambda scale: judge(scale).kl <= 2.0 * planned, options.backtrack_factor, options.backtrack_tries
+            lambda scale: judge(scale).kl <= OVERSHOT * planned, options.backtrack_factor, options.backtrack_tries
         )[0]
 
     def control(state: GuardedState, measured: Measured) -> GuardedState:

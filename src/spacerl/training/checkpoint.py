@@ -30,7 +30,7 @@ from spacerl.types import InputError, TrainState
 RENAMED = {"algorithm.goal": "algorithm.target_J_R", "algorithm.faith": "algorithm.seek_kl"}
 
 # Numbers that checkpoints of earlier versions do not have, and what is known then.
-LATER = {"algorithm.baseline_J_R": math.nan, "algorithm.baseline_share": 1.0}
+LATER = {"algorithm.baseline_J_R": math.nan, "algorithm.baseline_share": 1.0, "algorithm.recovery": 1.0}
 
 
 class OutOfDate(InputError):
