@@ -142,7 +142,7 @@ def check_recovery_follows_its_promises(module):
     assert recovery_after(2.0, change=0.0) == pytest.approx(1.0)  # nothing was promised
     assert recovery_after(-0.5, before=4.0) == pytest.approx(1.1)  # there was no way back to go
     assert recovery_after(0.9, was=1.0) == pytest.approx(1.0)
-    assert recovery_after(2.0, was=0.06) == pytest.approx(0.05 / 0.06)
+    assert recovery_after(2.0, was=0.3) == pytest.approx(0.2 / 0.3)
     assert recovery_after(2.0, earned_trust=False) == pytest.approx(1.0)
 
 

@@ -111,7 +111,7 @@ NEARER, GIVEN_UP = 0.98, 0.02  # of the least J_D so far; of the most that seeki
 BROKEN, KEPT, LEAST = 0.5, 1.25, 0.01  # factors on the trust in predictions of cost, and the least of it
 FAILED, CAME = 0.25, 0.5  # of what recovery was to take away of a cost: less than that, and more
 # Factor on what recovery may spend after one that came, slower than trust: a step too far costs more than a short one.
-REGAINED, LEAST_RECOVERY = 1.1, 0.05
+REGAINED, LEAST_RECOVERY = 1.1, 0.2
 FAR_ABOVE = 0.25  # of h_C
 OVERSHOT = 1.25  # of the KL that was planned, beyond which a step is shortened
 NEGLIGIBLE = 0.01  # of h_C, by which a cost may exceed its prediction where nothing is random
