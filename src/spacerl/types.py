@@ -262,7 +262,6 @@ class Policy(Protocol):
 
     def __call__(self, obs: Any) -> Any:
         """`apply` with its own parameters."""
-        ...
 
 
 class BaselineMeasurement(NamedTuple):
@@ -271,7 +270,7 @@ class BaselineMeasurement(NamedTuple):
     J_R: float | Array = math.nan
     excess: float | Array = math.nan  # by which part of h_C its cost exceeds it
     begun: bool = False  # whether the run begins at it
-    better: bool = True  # whether it earns more than a fresh policy by more than chance, where that is known
+    better: bool = True  # whether it earns more than a fresh policy by more than chance
 
 
 UNMEASURED = BaselineMeasurement()

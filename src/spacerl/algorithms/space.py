@@ -14,14 +14,14 @@ Derivation: docs/theory.md.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from spacerl.algorithms.contract import Algorithm, AlgorithmEntry, Judge, Needs, not_applicable
 from spacerl.algorithms.optimality import metric_of, optimality
-from spacerl.algorithms.options import DivergenceOptions, LineSearchOptions, ProjectionOptions, ThresholdOptions
+from spacerl.algorithms.space_options import GuardOptions, SpaceOptions
 from spacerl.core.estimates import CostEstimate, nothing_known, with_batch
 from spacerl.core.steps import (
     TINY,
@@ -34,46 +34,7 @@ from spacerl.core.steps import (
     within_kl,
 )
 from spacerl.core.thresholds import next_threshold, relative_excess, running_mean, trust_radius
-from spacerl.runs.fields import Fraction, FromOne, NotNegative, Positive, PositiveOrInf
 from spacerl.types import Array, BaselineMeasurement, Measured, Proposal, StepInputs
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GuardOptions(LineSearchOptions, ProjectionOptions):
-    projection_kl_bound: PositiveOrInf = 0.05
-    """Most KL that the way back to a broken limit may spend in one update."""
-    ascent_factor: FromOne = 10.0
-    """Most by which the reward step is lengthened so that it spends delta after the projection onto the costs, as CPO's
-    step does; 1 leaves it as PCPO has it."""
-    earned_trust: bool = True
-    """The trust region shrinks where a cost is above its limit and above what the step before promised, and grows back
-    while costs come as promised."""
-    cost_margin: NotNegative = 1.0
-    """Safety margin below h_C, in standard errors of J_C."""
-    margin_rate: Fraction = 0.1
-    """Rate at which the margin learns how much cost its predictions leave out."""
-    shrink_cost_gradients: bool = True
-    """Of what a step against a cost takes away by that cost's gradient, count the share that is not the gradient's own
-    noise, by the difference between two halves of the batch."""
-    mean_cost_gradients: bool = True
-    """Where the gradient of a cost is mostly noise, take the mean over the last batches, not the newest alone."""
-    filter_costs: bool = True
-    """Estimate J_C from all batches so far and what the steps between them promised, not from the newest one alone."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SpaceOptions(GuardOptions, ThresholdOptions, DivergenceOptions):
-    divergence_gradient: Literal["full", "direct", "score"] = "direct"
-    """Gradient of J_D: direct term, score term (effect through the states visited), or both (full)."""
-    pull_kl: Positive = 0.02
-    """KL the first pull toward the baseline may spend; later ones follow what the pulls deliver."""
-    pull_kl_max: Positive = 0.05
-    """Most KL any pull may spend."""
-    seek_baseline: bool = True
-    """A baseline that was measured to earn more than the policy and to keep the constraint is followed even where the
-    gradient sees no reward on the way."""
-    promise_rate: Fraction = 0.3
-    """Rate at which promised and measured gains of the pulls are averaged."""
 
 
 class Promise(NamedTuple):
@@ -154,13 +115,14 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
     broken = jnp.any(overshot | stays_above)
     earned = jnp.where(jnp.any(jnp.isnan(surprise)), 1.0, jnp.where(broken, BROKEN, KEPT))
     # The same for the way back to a limit: where steps are too long for their gradients, each may lead farther from it.
-    was_above = certainly_above(state.cost, allowed)
+    was_above, negligible = certainly_above(state.cost, inputs.h_C), NEGLIGIBLE * jnp.asarray(inputs.h_C)
     back = jnp.maximum(-last.cost_change, 0.0)
-    failed = was_above & (back > 0.0) & (surprise - doubt > (1.0 - FAILED) * back)
+    beyond_doubt = surprise - jnp.maximum(2.0 * noise, negligible)
+    failed = was_above & (back > 0.0) & (beyond_doubt > (1.0 - FAILED) * back)
     came = was_above & (back > 0.0) & (surprise < (1.0 - CAME) * back)
     recovered = jnp.where(jnp.any(failed), BROKEN, jnp.where(jnp.any(came) | ~jnp.any(was_above), REGAINED, 1.0))
     # Far above a limit predictions err in ways that say nothing about steps along it.
-    far_above = state.cost.mean > allowed + FAR_ABOVE * jnp.abs(allowed)
+    far_above = state.cost.mean > (1.0 + FAR_ABOVE) * inputs.h_C
     J_D = inputs.b + state.h_D
     nearer = J_D < NEARER * state.nearest_J_D
     way_made = jnp.where(last.sought > 0.0, jnp.where(nearer, PROGRESS, SETBACK), 1.0)
