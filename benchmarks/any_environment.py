@@ -111,6 +111,13 @@ CASES = {
         "search",
         (0.0, 0.0),
     ),
+    "lander-throttle": Case(
+        "LunarLanderContinuous-v3",
+        {"engine": (lambda obs, action, next_obs, info: float(max(action[0], 0.0)), 20.0)},
+        8_000,
+        "search",
+        (0.0, 0.0),
+    ),
     # The half that they are judged by.
     "acrobot": Case("Acrobot-v1", {"whirl": (where(lambda o: abs(o[5]) > 3.0), 20.0)}, 10_000, "judge", 1),
     "hill": Case(
@@ -139,13 +146,6 @@ CASES = {
         (0.0,) * 4,
     ),
     "balance": Case("InvertedPendulum-v5", {"far": (where(lambda o: abs(o[0]) > 0.05), 10.0)}, 5_000, "judge", (0.0,)),
-    "lander-throttle": Case(
-        "LunarLanderContinuous-v3",
-        {"engine": (lambda obs, action, next_obs, info: float(max(action[0], 0.0)), 20.0)},
-        8_000,
-        "judge",
-        (0.0, 0.0),
-    ),
 }
 
 
