@@ -56,7 +56,7 @@ FAULTS: dict[str, dict[str, tuple[str, str]]] = {
     "recovery_follows_its_promises": {
         "recovery by nothing": ("jnp.clip(state.recovery * recovered, LEAST_RECOVERY, 1.0)", "state.recovery"),
         "lost by chance": ("beyond_doubt > (1.0 - FAILED)", "surprise > (1.0 - FAILED)"),
-        "lost below the limit": ("failed = was_above & ", "failed = "),
+        "lost below the limit": ("tried = was_above & ", "tried = "),
         "never regained": ("REGAINED, 1.0))", "1.0, 1.0))"),
         "regained by half of it alone": ("jnp.any(came) | ~jnp.any(was_above)", "jnp.any(came)"),
         "less than the least": ("LEAST_RECOVERY, 1.0)", "0.0, 1.0)"),

@@ -115,11 +115,11 @@ def judged(options: SpaceOptions, state: GuardedState, inputs: StepInputs) -> Gu
     broken = jnp.any(overshot | stays_above)
     earned = jnp.where(jnp.any(jnp.isnan(surprise)), 1.0, jnp.where(broken, BROKEN, KEPT))
     # The same for the way back to a limit: where steps are too long for their gradients, each may lead farther from it.
-    was_above, negligible = certainly_above(state.cost, inputs.h_C), NEGLIGIBLE * jnp.asarray(inputs.h_C)
-    back = jnp.maximum(-last.cost_change, 0.0)
-    beyond_doubt = surprise - jnp.maximum(2.0 * noise, negligible)
-    failed = was_above & (back > 0.0) & (beyond_doubt > (1.0 - FAILED) * back)
-    came = was_above & (back > 0.0) & (surprise < (1.0 - CAME) * back)
+    was_above, back = certainly_above(state.cost, inputs.h_C), jnp.maximum(-last.cost_change, 0.0)
+    tried = was_above & (back > 0.0)
+    beyond_doubt = surprise - jnp.maximum(2.0 * noise, NEGLIGIBLE * inputs.h_C)
+    failed = tried & (beyond_doubt > (1.0 - FAILED) * back)
+    came = tried & (surprise < (1.0 - CAME) * back)
     recovered = jnp.where(jnp.any(failed), BROKEN, jnp.where(jnp.any(came) | ~jnp.any(was_above), REGAINED, 1.0))
     # Far above a limit predictions err in ways that say nothing about steps along it.
     far_above = state.cost.mean > (1.0 + FAR_ABOVE) * inputs.h_C
